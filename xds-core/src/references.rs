@@ -16,10 +16,12 @@ use xds_proto::type_url;
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, TypeUrl};
 use crate::xdstp;
+use sources::SourceOf;
 use walk::{Cleared, Walk};
 
 pub(crate) mod on_demand;
 pub(crate) mod rename;
+mod sources;
 mod table;
 mod walk;
 
@@ -37,7 +39,7 @@ pub(crate) enum References {
 }
 
 /// The list of the resources that one resource names.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct NamedResources {
     /// The assignment with the endpoints of a cluster (S34). It is one of the `names`, too.
     endpoints: Option<ResourceName>,
@@ -45,6 +47,8 @@ pub(crate) struct NamedResources {
     names: Box<[(Target, ResourceName)]>,
     /// The types of which it may name any resource.
     unknown: Targets,
+    /// Where some of them come from.
+    sources: Box<[SourceOf]>,
 }
 
 /// Names of resources with their types.
@@ -100,20 +104,21 @@ impl References {
                 Some(_) => Self::named(endpoints, walk),
             };
         }
-        if walk.unknown.is_all() && endpoints.is_none() {
+        if walk.unknown.is_all() && endpoints.is_none() && walk.sources.is_empty() {
             return Self::Unknown;
         }
         Self::named(endpoints, walk)
     }
 
     fn named(endpoints: Option<ResourceName>, walk: Walk<'_>) -> Self {
-        let Walk { mut found, unknown, .. } = walk;
+        let Walk { mut found, unknown, sources, .. } = walk;
+        let sources = sources.iter().map(SourceOf::new).collect();
         found.extend(endpoints.iter().map(|name| (Target::Assignment, name.as_str())));
         let names = found.into_iter().map(|(target, name)| (target, xdstp::canonical(name)));
         let mut names: Vec<_> = names.collect();
         names.sort_unstable();
         names.dedup();
-        Self::Some(Arc::new(NamedResources { endpoints, names: names.into(), unknown }))
+        Self::Some(Arc::new(NamedResources { endpoints, names: names.into(), unknown, sources }))
     }
 
     /// The resources that the payload of the resource `own` names, in order, also if another part of

@@ -37,7 +37,6 @@ mod answers;
 #[cfg(test)]
 mod attribution_tests;
 mod client_group;
-mod clusters_sent;
 mod config;
 mod contents;
 mod covering;
@@ -64,6 +63,7 @@ mod parts;
 mod published;
 #[cfg(test)]
 mod redirect_tests;
+mod referrers_sent;
 mod refresh;
 mod rejections;
 mod report;
@@ -75,6 +75,8 @@ mod responses;
 mod retained;
 mod send_times;
 mod sotw;
+#[cfg(test)]
+mod sources_tests;
 #[cfg(test)]
 mod splitting_tests;
 mod stream;

@@ -14,7 +14,7 @@ use crate::matching::normal::{Normal, TooComplex};
 use crate::matching::{Explanation, KeySetRule, SetError, VariantSet};
 use crate::name::{ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
-use crate::references::References;
+use crate::references::{NamedList, References, Target};
 use crate::resource::{Resource, VariantId};
 use crate::wire::ResourceKey;
 use crate::xdstp;
@@ -52,6 +52,16 @@ pub(crate) enum KeyedBy {
     Name,
     /// The name with the constraints of the variant: the client subscribes by locator.
     Locator,
+}
+
+/// What is sent once more after these variants, each with the revision of the content that the client
+/// had of it: in order, and each once.
+pub(crate) fn followers<'v>(variants: impl Iterator<Item = (&'v Arc<Variant>, Revision)>) -> NamedList {
+    let followers = variants.flat_map(|(variant, since)| variant.followers(since));
+    let mut followers: Vec<_> = followers.map(|(target, name)| (target, name.clone())).collect();
+    followers.sort_unstable();
+    followers.dedup();
+    followers
 }
 
 impl Variant {
@@ -188,6 +198,13 @@ impl Variant {
     /// The name of the assignment with the endpoints of this cluster (S34).
     pub(crate) fn endpoints(&self) -> Option<&ResourceName> {
         self.references.endpoints(&self.name)
+    }
+
+    /// The resources that are sent once more after this variant, if the client had another content of it
+    /// at a revision: the endpoints of a cluster (S34), and what it names by another source (S34b).
+    pub(crate) fn followers(&self, since: Revision) -> impl Iterator<Item = (Target, &ResourceName)> {
+        let endpoints = self.endpoints().map(|name| (Target::Assignment, name));
+        endpoints.into_iter().chain(self.references.newly_sourced(since))
     }
 
     /// The time after which clients remove it, unless they receive it or a heartbeat again (S38).

@@ -375,7 +375,7 @@ impl TypeSnapshot {
         for VariantChange { constraints, change, .. } in changes {
             let before = set.get(&constraints);
             match change {
-                Change::Put(resource) => {
+                Change::Put(mut resource) => {
                     if before.is_some_and(|before| before.version() == resource.version()) {
                         continue;
                     }
@@ -383,6 +383,7 @@ impl TypeSnapshot {
                     // both the removal and the return can compare (S6, D12).
                     let removed_before = || self.removals.find(name, &constraints);
                     let former = before.map(|before| (before, None));
+                    resource.references.date_sources(before.map(|before| &before.references), revision);
                     let former = former
                         .or_else(|| removed_before().map(|removed| (&removed.variant, Some(removed.at))));
                     inserted.push(Arc::new(match former {

@@ -12,8 +12,9 @@ use super::type_selection::{SelectionPart, TypeSelection};
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision};
 use crate::parameters::Parameters;
+use crate::references::{NamedList, Target};
 use crate::subscription::NameSet;
-use crate::variants::{KeyedBy, Variant, Variants};
+use crate::variants::{self, KeyedBy, Variant, Variants};
 use crate::wire::{Body, ResourceKey};
 
 /// The changes that the streams of a class need to get from one cursor to a newer revision.
@@ -54,8 +55,8 @@ pub(crate) struct Made {
     pub(crate) delta_body: OnceLock<Arc<Body>>,
     /// The keys of all these resources, changes and removals alike, in order and each once.
     pub(crate) keys: OnceLock<Arc<[ResourceKey]>>,
-    /// The assignments (EDS) of the changed clusters.
-    endpoints: OnceLock<Box<[ResourceName]>>,
+    /// See [`Update::followers`].
+    followers: OnceLock<NamedList>,
     /// See [`Update::divide`].
     divided: Mutex<VecDeque<(NameSet, Revision, [NameSet; 3])>>,
     /// See [`Update::spare`].
@@ -149,10 +150,10 @@ impl Update {
         }
     }
 
-    /// The assignments (EDS) of the clusters in this update (S34).
-    pub(crate) fn endpoints(&self) -> &[ResourceName] {
-        let endpoints = || self.changed.iter().filter_map(|cluster| cluster.endpoints().cloned());
-        self.made.endpoints.get_or_init(|| endpoints().collect())
+    /// The resources that are sent once more after those in this update (S34, S34b), each once, in order.
+    pub(crate) fn followers(&self) -> &[(Target, ResourceName)] {
+        let changed = || self.changed.iter().map(|variant| (variant, self.from));
+        self.made.followers.get_or_init(|| variants::followers(changed()))
     }
 
     /// Finds the listed names that select nothing (D10), among them globs without members (X13).

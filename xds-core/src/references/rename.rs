@@ -41,7 +41,7 @@ impl Rename<'_> {
         if shape.is_empty() || depth >= DEPTH_LIMIT {
             return None;
         }
-        let is_own = |field: &Field| matches!(field, Field::Own(target, _) if *target == self.target);
+        let is_own = |field: &Field| matches!(field, Field::Own(target, ..) if *target == self.target);
         let has_own = |number| shape.iter().any(|(known, _, field)| *known == number && is_own(field));
         let names_own = fields(bytes).flatten().any(|(number, _)| has_own(number));
         let (mut renamed, mut has_changed, mut rest) = (Vec::with_capacity(bytes.len()), false, bytes);
@@ -67,8 +67,8 @@ impl Rename<'_> {
     fn field(&self, field: Field, value: &[u8], depth: usize) -> Option<Vec<u8>> {
         match field {
             Field::Name(target) if target == self.target => self.name(value),
-            Field::Name(_) | Field::AnyOf(_) => None,
-            Field::Message(shape) | Field::Own(_, shape) => self.message(shape, value, depth + 1),
+            Field::Name(_) | Field::AnyOf(_) | Field::AllFrom(..) => None,
+            Field::Message(shape) | Field::Own(_, shape, _) => self.message(shape, value, depth + 1),
             Field::Any => {
                 let type_url = str::from_utf8(text(value, 1).unwrap_or_default()).ok()?;
                 let message_name = type_url.rsplit_once('/').map_or(type_url, |(_, name)| name);

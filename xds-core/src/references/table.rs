@@ -16,12 +16,23 @@ pub(super) enum Field {
     /// A `google.protobuf.Any`, whose message is read if [`extension`] knows its type.
     Any,
     /// When this field is set, field 1 of the same message is the name of the resource.
-    Own(Target, &'static Shape),
+    Own(Target, &'static Shape, Source),
     /// When this field is set, any resource of the type may be used.
     AnyOf(Target),
+    /// The same, and all of them come from this source (S34b).
+    AllFrom(Target, Source),
 }
 
-use Field::{Any, AnyOf, Message, Name, Own};
+/// Where a field has the `ConfigSource` that a resource comes from.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Source {
+    /// The field is it.
+    Field,
+    /// This field of the message in it.
+    Inner(u32),
+}
+
+use Field::{AllFrom, Any, AnyOf, Message, Name, Own};
 use Target::{Assignment, Cluster, Endpoint, Extension, Routes, Scope, Secret, VirtualHost};
 
 /// The fields of a resource of this type; `None` for types whose resources name nothing.
@@ -57,7 +68,10 @@ static LISTENER: &Shape = &[
     (
         9,
         "listener_filters",
-        Message(&[(3, "typed_config", Any), (5, "config_discovery", Own(Extension, DISCOVERY))]),
+        Message(&[
+            (3, "typed_config", Any),
+            (5, "config_discovery", Own(Extension, DISCOVERY, EXTENSION_SOURCE)),
+        ]),
     ),
     (19, "api_listener", Message(&[(1, "api_listener", Any)])),
     (22, "access_log", Message(ACCESS_LOG)),
@@ -74,7 +88,11 @@ static FILTER_CHAIN: &Shape =
     &[(3, "filters", Message(FILTER)), (6, "transport_socket", Message(TRANSPORT_SOCKET))];
 
 /// A filter of a listener or of a connection manager. Its content is here or comes by ECDS.
-static FILTER: &Shape = &[(4, "typed_config", Any), (5, "config_discovery", Own(Extension, DISCOVERY))];
+static FILTER: &Shape =
+    &[(4, "typed_config", Any), (5, "config_discovery", Own(Extension, DISCOVERY, EXTENSION_SOURCE))];
+
+/// `config_source` in `envoy.config.core.v3.ExtensionConfigSource`.
+const EXTENSION_SOURCE: Source = Source::Inner(1);
 
 static DISCOVERY: &Shape = &[(2, "default_config", Any)];
 
@@ -105,7 +123,7 @@ static HTTP_CONNECTION_MANAGER: &Shape = &[
                 "scoped_route_configurations_list",
                 Message(&[(1, "scoped_route_configurations", Message(SCOPE))]),
             ),
-            (5, "scoped_rds", AnyOf(Scope)),
+            (5, "scoped_rds", AllFrom(Scope, Source::Inner(1))),
         ]),
     ),
 ];
@@ -159,7 +177,14 @@ static CLUSTER: &Shape = &[
     (24, "transport_socket", Message(TRANSPORT_SOCKET)),
     (36, "typed_extension_protocol_options", Message(ANY_ENTRY)),
     (38, "cluster_type", Message(TYPED_CONFIG)),
-    (40, "filters", Message(&[(2, "typed_config", Any), (3, "config_discovery", Own(Extension, DISCOVERY))])),
+    (
+        40,
+        "filters",
+        Message(&[
+            (2, "typed_config", Any),
+            (3, "config_discovery", Own(Extension, DISCOVERY, EXTENSION_SOURCE)),
+        ]),
+    ),
     (43, "transport_socket_matches", Message(&[(3, "transport_socket", Message(TRANSPORT_SOCKET))])),
 ];
 
@@ -186,7 +211,7 @@ static ON_MATCH: [(u32, &str, Field); 2] =
     [(1, "matcher", Message(MATCHER)), (2, "action", Message(TYPED_CONFIG))];
 
 /// Without a source, the secret is one of the bootstrap of the client.
-static SDS: &Shape = &[(2, "sds_config", Own(Secret, &[]))];
+static SDS: &Shape = &[(2, "sds_config", Own(Secret, &[], Source::Field))];
 
 static UPSTREAM_TLS: &Shape = &[(1, "common_tls_context", Message(COMMON_TLS))];
 
@@ -280,7 +305,11 @@ static EXTENSIONS: &[(&str, &Shape)] = &[
         "filters.http.composite.v3.ExecuteFilterAction",
         &[
             (1, "typed_config", Message(TYPED_CONFIG)),
-            (2, "dynamic_config", Message(&[(2, "config_discovery", Own(Extension, DISCOVERY))])),
+            (
+                2,
+                "dynamic_config",
+                Message(&[(2, "config_discovery", Own(Extension, DISCOVERY, EXTENSION_SOURCE))]),
+            ),
             (4, "filter_chain", Message(COMPOSITE_CHAIN)),
         ],
     ),
@@ -371,7 +400,10 @@ static EXTENSIONS: &[(&str, &Shape)] = &[
             (
                 11,
                 "session_filters",
-                Message(&[(2, "typed_config", Any), (3, "config_discovery", Own(Extension, DISCOVERY))]),
+                Message(&[
+                    (2, "typed_config", Any),
+                    (3, "config_discovery", Own(Extension, DISCOVERY, EXTENSION_SOURCE)),
+                ]),
             ),
         ],
     ),

@@ -208,9 +208,11 @@ fn a_cluster_pays_little_for_what_it_names() {
 fn reach(shape: &'static table::Shape, found: &mut BTreeSet<Target>, depth: usize) {
     for (_, _, field) in shape {
         match field {
-            table::Field::Name(target) | table::Field::AnyOf(target) => _ = found.insert(*target),
+            table::Field::Name(target) | table::Field::AnyOf(target) | table::Field::AllFrom(target, _) => {
+                _ = found.insert(*target);
+            }
             table::Field::Message(shape) if depth < 12 => reach(shape, found, depth + 1),
-            table::Field::Own(target, _) => _ = found.insert(*target),
+            table::Field::Own(target, ..) => _ = found.insert(*target),
             table::Field::Message(_) | table::Field::Any => {}
         }
     }

@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::str;
 
-use super::table::{self, Field, Shape};
+use super::sources::FoundSource;
+use super::table::{self, Field, Shape, Source};
 use super::{Target, Targets};
 use crate::name::ResourceName;
+use crate::subscription::WILDCARD;
 use crate::wire::fields::{Edit, edited, fields, text};
 use crate::xdstp;
 
@@ -14,6 +16,8 @@ use crate::xdstp;
 pub(super) struct Walk<'a> {
     pub(super) found: Vec<(Target, &'a str)>,
     pub(super) unknown: Targets,
+    /// Where resources come from (S34b), also when it is not known which other ones it names.
+    pub(super) sources: Vec<FoundSource<'a>>,
     depth: usize,
     sought: Option<Sought<'a>>,
 }
@@ -58,18 +62,20 @@ impl<'a> Walk<'a> {
                 break;
             };
             for (_, name, field) in shape.iter().filter(|(known, ..)| *known == number) {
-                if let Field::Own(target, _) = field {
-                    own = Some(*target);
+                if let Field::Own(target, _, source) = field {
+                    own = Some((*target, source.of(value)));
                 }
                 self.enter(name);
                 self.field(*field, value);
                 self.leave();
             }
         }
-        if let Some(target) = own {
+        if let Some((target, source)) = own {
+            let name = text(bytes, 1).unwrap_or_default();
             self.enter("name");
-            self.name(target, text(bytes, 1).unwrap_or_default());
+            self.name(target, name);
             self.leave();
+            self.sources.extend(str::from_utf8(name).map(|name| FoundSource { target, name, source }));
         }
         self.depth -= 1;
     }
@@ -89,9 +95,13 @@ impl<'a> Walk<'a> {
     fn field(&mut self, field: Field, value: &'a [u8]) {
         match field {
             Field::Name(target) => self.name(target, value),
-            Field::Message(shape) | Field::Own(_, shape) => self.message(shape, value),
+            Field::Message(shape) | Field::Own(_, shape, _) => self.message(shape, value),
             Field::Any => self.any(value),
             Field::AnyOf(target) => self.unknown.add(target),
+            Field::AllFrom(target, source) => {
+                self.unknown.add(target);
+                self.sources.push(FoundSource { target, name: WILDCARD, source: source.of(value) });
+            }
         }
     }
 
@@ -110,6 +120,16 @@ impl<'a> Walk<'a> {
         match shape_of(any) {
             Some(shape) => self.message(shape, text(any, 2).unwrap_or_default()),
             None => self.unknown = Targets::ALL,
+        }
+    }
+}
+
+impl Source {
+    /// The encoded source in the value of the field.
+    fn of(self, value: &[u8]) -> &[u8] {
+        match self {
+            Self::Field => value,
+            Self::Inner(number) => text(value, number).unwrap_or_default(),
         }
     }
 }
@@ -144,7 +164,7 @@ fn joined(path: &[&'static str]) -> String {
 pub(super) fn target_of(shape: &'static Shape, path: &[&str]) -> Option<Target> {
     let (first, rest) = path.split_first()?;
     shape.iter().find_map(|(_, name, field)| {
-        if let (Field::Own(target, _), "name", []) = (field, *first, rest) {
+        if let (Field::Own(target, ..), "name", []) = (field, *first, rest) {
             return Some(*target);
         }
         let rest = match *name {
@@ -154,9 +174,9 @@ pub(super) fn target_of(shape: &'static Shape, path: &[&str]) -> Option<Target> 
         };
         match field {
             Field::Name(target) => rest.is_empty().then_some(*target),
-            Field::Message(shape) | Field::Own(_, shape) => target_of(shape, rest),
+            Field::Message(shape) | Field::Own(_, shape, _) => target_of(shape, rest),
             Field::Any => table::extensions().find_map(|shape| target_of(shape, rest)),
-            Field::AnyOf(_) => None,
+            Field::AnyOf(_) | Field::AllFrom(..) => None,
         }
     })
 }
@@ -182,7 +202,7 @@ impl Cleared<'_> {
         }
         let has = |number: u32| fields(bytes).any(|field| field.is_some_and(|(found, _)| found == number));
         let own = shape.iter().find_map(|(number, _, field)| match field {
-            Field::Own(target, _) if has(*number) => Some((1, "name", Field::Name(*target))),
+            Field::Own(target, ..) if has(*number) => Some((1, "name", Field::Name(*target))),
             _ => None,
         });
         edited(bytes, |number, value| {
@@ -206,14 +226,14 @@ impl Cleared<'_> {
                 let is_named = target == self.target && str::from_utf8(value).is_ok_and(is_it);
                 return if is_named { Edit::Drop } else { Edit::Keep };
             }
-            Field::Message(shape) | Field::Own(_, shape) => self.message(shape, value, path),
+            Field::Message(shape) | Field::Own(_, shape, _) => self.message(shape, value, path),
             Field::Any => shape_of(value).and_then(|shape| {
                 edited(value, |number, message| match number {
                     2 => self.message(shape, message, path).map_or(Edit::Keep, Edit::Replace),
                     _ => Edit::Keep,
                 })
             }),
-            Field::AnyOf(_) => None,
+            Field::AnyOf(_) | Field::AllFrom(..) => None,
         };
         edited.map_or(Edit::Keep, Edit::Replace)
     }

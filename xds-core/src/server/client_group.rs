@@ -14,6 +14,7 @@ use crate::cache::{Membership, Position, Snapshot, Watch, lock};
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::references::Target;
+use crate::subscription::WILDCARD;
 
 /// The streams of one client. Clones are the same group.
 ///
@@ -34,8 +35,8 @@ struct GroupState {
     /// endpoints of each cluster. None of these pays for looking at other streams. Set while the
     /// streams are locked.
     is_tied: AtomicBool,
-    /// Whether a stream may owe endpoints. It may do so after the stream that sent the clusters has
-    /// ended.
+    /// Whether a stream may owe what follows a resource. It may do so after the stream that sent the
+    /// resource has ended.
     is_owing: AtomicBool,
 }
 
@@ -57,8 +58,8 @@ struct GroupStream {
     summaries: BTreeMap<TypeUrl, TypeSummary>,
     /// Whether it waits for other streams.
     is_waiting: bool,
-    /// Endpoints that it must send because another stream sent their cluster (S34).
-    endpoints: BTreeSet<ResourceName>,
+    /// What it must send because another stream sent a resource that names it (S34, S34b).
+    followers: BTreeMap<Target, BTreeSet<ResourceName>>,
 }
 
 /// What other streams know about one type on one stream.
@@ -133,8 +134,8 @@ impl ClientGroup {
     pub(super) fn join(&self, watch: &Arc<Watch>) -> Seat {
         let mut streams = lock(&self.0.streams);
         streams.last_id += 1;
-        let (summaries, endpoints) = (BTreeMap::new(), BTreeSet::new());
-        let stream = GroupStream { watch: Arc::clone(watch), summaries, is_waiting: false, endpoints };
+        let (summaries, followers) = (BTreeMap::new(), BTreeMap::new());
+        let stream = GroupStream { watch: Arc::clone(watch), summaries, is_waiting: false, followers };
         let id = streams.last_id;
         streams.streams.insert(id, stream);
         Seat { group: self.clone(), id }
@@ -151,9 +152,9 @@ pub(super) enum Awaited {
 }
 
 impl GroupStream {
-    /// Its selection of endpoints.
-    fn endpoints_position(&self) -> Option<Position> {
-        self.summaries.get(xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT)?.position.clone()
+    /// Its selection of a type.
+    fn position(&self, target: Target) -> Option<&Position> {
+        self.summaries.get(target.type_url())?.position.as_ref()
     }
 }
 
@@ -183,7 +184,7 @@ impl Seat {
             };
         }
         if is_changed {
-            if let Some(position) = stream.endpoints_position() {
+            if let Some(position) = stream.position(Target::Assignment).cloned() {
                 streams.awaited.retain(|name| !position.covers(name));
             }
             if self.group.tie(&mut streams, self.id) {
@@ -233,26 +234,30 @@ impl Seat {
         streams.of_others(self.id, types).filter_map(referrer).collect()
     }
 
-    /// S34: the streams that subscribe to these assignments must send them again. The group waits
-    /// for a subscription to the others.
-    pub(super) fn owe_endpoints(&self, names: &[ResourceName]) {
+    /// S34, S34b: the streams that subscribe to these resources must send them again. The group waits for a
+    /// subscription to the other ones, if they are endpoints.
+    pub(super) fn owe_followers<'n>(&self, target: Target, names: impl Iterator<Item = &'n ResourceName>) {
         let mut streams = lock(&self.group.0.streams);
         if streams.is_ambiguous() {
             return;
         }
-        // Set before any stream is woken. If no stream owes endpoints after all, the flag costs one
-        // lock.
+        // Set before any stream is woken. If no stream owes anything after all, the flag costs one lock.
         self.group.0.is_owing.store(true, Ordering::Release);
-        let mut unknown: BTreeSet<_> = names.iter().collect();
+        let names: BTreeSet<_> = names.collect();
+        let mut unknown = names.clone();
         for (_, stream) in streams.streams.iter_mut().filter(|(id, _)| **id != self.id) {
-            let Some(position) = stream.endpoints_position() else { continue };
-            let before = stream.endpoints.len();
-            let covered: Vec<_> = names.iter().filter(|name| position.covers(name)).collect();
-            covered.iter().for_each(|name| _ = unknown.remove(name));
-            stream.endpoints.extend(covered.into_iter().cloned());
-            if stream.endpoints.len() > before {
-                stream.watch.wake();
+            let Some(position) = stream.position(target) else { continue };
+            let is_covered = |name: &&&ResourceName| name.as_str() == WILDCARD || position.covers(name);
+            let covered: Vec<_> = names.iter().filter(is_covered).map(|name| (*name).clone()).collect();
+            if covered.is_empty() {
+                continue;
             }
+            covered.iter().for_each(|name| _ = unknown.remove(name));
+            stream.followers.entry(target).or_default().extend(covered);
+            stream.watch.wake();
+        }
+        if target != Target::Assignment {
+            return;
         }
         let unknown: Vec<_> = unknown.into_iter().cloned().collect();
         streams.awaited.extend(unknown);
@@ -268,7 +273,8 @@ impl Seat {
         if streams.awaited.is_empty() {
             return None;
         }
-        let has_endpoints = streams.streams.values().any(|stream| stream.endpoints_position().is_some());
+        let subscribes = |stream: &GroupStream| stream.position(Target::Assignment).is_some();
+        let has_endpoints = streams.streams.values().any(subscribes);
         Some(if has_endpoints { Awaited::Expected } else { Awaited::Possible })
     }
 
@@ -277,15 +283,15 @@ impl Seat {
         lock(&self.group.0.streams).awaited.clear();
     }
 
-    /// The assignments that this stream must send again.
-    pub(super) fn take_endpoints(&self) -> BTreeSet<ResourceName> {
+    /// What this stream must send again.
+    pub(super) fn take_followers(&self) -> BTreeMap<Target, BTreeSet<ResourceName>> {
         if !self.group.0.is_owing.load(Ordering::Acquire) {
-            return BTreeSet::new();
+            return BTreeMap::new();
         }
         let mut streams = lock(&self.group.0.streams);
         let own = streams.streams.get_mut(&self.id);
-        let owed = own.map(|stream| std::mem::take(&mut stream.endpoints)).unwrap_or_default();
-        let is_owing = streams.streams.values().any(|stream| !stream.endpoints.is_empty());
+        let owed = own.map(|stream| std::mem::take(&mut stream.followers)).unwrap_or_default();
+        let is_owing = streams.streams.values().any(|stream| !stream.followers.is_empty());
         self.group.0.is_owing.store(is_owing, Ordering::Release);
         owed
     }

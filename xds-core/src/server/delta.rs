@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::clusters_sent::ClustersSent;
 use super::covering::Coverage;
 use super::diff::{Diff, Possession};
 use super::encode;
 use super::entries::TypeEntry;
 use super::owed::Owed;
+use super::referrers_sent::ReferrersSent;
 use super::request::DeltaRequest;
 use super::response::{StreamError, Verdict};
 use super::stream::Stream;
@@ -143,7 +143,7 @@ pub(super) fn on_request(
 pub(super) fn respond(
     entry: &mut TypeEntry,
     turn: &mut Turn<'_>,
-    clusters_sent: &ClustersSent,
+    sent: &ReferrersSent,
 ) -> Result<Option<Made>, StreamError> {
     let mut owed = std::mem::take(&mut entry.owed);
     let mut unsubscribed_later = std::mem::take(&mut owed.unsubscribed_later);
@@ -159,7 +159,7 @@ pub(super) fn respond(
         let Diff { update, removed, resend } = diff(state, &mut owed, &mut unsubscribed_later, turn)?;
         content.removed.extend(removed);
         if update.from == Revision::ZERO {
-            content.first_answer(state, &owed, &update, clusters_sent, turn.now, turn.snapshot);
+            content.first_answer(state, &owed, &update, sent, turn.now, turn.snapshot);
         } else {
             content.update(state, &owed, &resend, &update, turn.snapshot);
         }
@@ -256,8 +256,8 @@ fn diff(
         };
         state.diff(turn.now, turn.snapshot, has)?
     };
-    // S34: a cluster that was sent needs its endpoints, also if they come back unchanged.
-    owed.endpoints.iter().for_each(|name| state.holding.forget_content(name));
+    // S34: what follows is sent also if it comes back unchanged.
+    owed.followers.iter().for_each(|name| state.holding.forget_content(name));
     Ok(diff)
 }
 
@@ -317,7 +317,7 @@ fn send(
     state.responses.sent_room(makes_room);
     state.responses.sent_besides(&besides);
     state.ttl_refresh.note_sent(now, content.changed(), &state.terms);
-    Made { response, is_whole: content.is_whole(), endpoints: content.endpoints() }
+    Made { response, is_whole: content.is_whole(), followers: content.followers() }
 }
 
 /// Whether the locators cover a key: by its name, or by a set that the name may belong to.

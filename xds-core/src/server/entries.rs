@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::owed::Owed;
 use super::type_state::TypeState;
 use crate::name::ResourceName;
+use crate::subscription::{Locator, WILDCARD, is_set};
 
 /// One type: what was sent, and what the server owes. Types do not share nonces, names or versions
 /// (S13).
@@ -16,17 +17,26 @@ pub(super) struct TypeEntry {
 }
 
 impl TypeEntry {
-    /// Owes those of these assignments to which the client subscribes. Their cluster was sent (S34).
-    pub(super) fn owe_endpoints<'n>(
+    /// Owes those of these resources to which the client subscribes. What names them was sent (S34, S34b).
+    pub(super) fn owe_followers<'n>(
         &mut self,
         names: impl IntoIterator<Item = &'n ResourceName>,
         now: Duration,
     ) {
         let Self { state, owed } = self;
-        let before = owed.endpoints.len();
-        let covered = names.into_iter().filter(|name| state.subscription.covers(name));
-        owed.endpoints.extend(covered.cloned());
-        if owed.endpoints.len() > before {
+        let before = owed.followers.len();
+        for name in names {
+            if name.as_str() == WILDCARD {
+                // All resources of the type: what the client subscribes to without their names.
+                owed.everything |= state.subscription.is_wildcard();
+                let is_glob = |of: &Locator| of.name.as_str() != WILDCARD && is_set(of.name.as_str());
+                owed.locators.extend(state.subscription.locators().take(is_glob));
+                owed.answer_at(now);
+            } else if state.subscription.covers(name) {
+                owed.followers.insert(name.clone());
+            }
+        }
+        if owed.followers.len() > before {
             owed.answer_at(now);
         }
     }
@@ -69,11 +79,6 @@ impl TypeEntries {
     pub(super) fn of_type_mut(&mut self, type_url: &str) -> Option<&mut TypeEntry> {
         let at = self.find(type_url)?;
         Some(&mut self[at])
-    }
-
-    /// Endpoints, if the client ever requested them.
-    pub(super) fn endpoints(&mut self) -> Option<&mut TypeEntry> {
-        self.of_type_mut(xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT)
     }
 }
 

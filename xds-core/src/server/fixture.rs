@@ -44,7 +44,9 @@ fn short(type_url: &str) -> &str {
 }
 
 /// A content `1>a,b` names `a` and `b`: clusters in routes, routes in a listener. Routes with `vhds:SOURCE`
-/// use VHDS; a listener with `demand:ROUTES` subscribes to virtual hosts on demand.
+/// use VHDS; a listener with `demand:ROUTES` subscribes to virtual hosts on demand. A listener or a cluster
+/// with `SDS:NAME@SOURCE` names a secret, a listener with `ECDS:NAME@SOURCE` a filter, and one with
+/// `SRDS:@SOURCE` scopes; one with `any:` may name anything.
 pub(crate) fn payload(type_name: &str, name: &str, content: &str) -> Bytes {
     // A cluster with content "static" has no EDS.
     let discovery_type = if type_name == "CDS" && content != "static" { 3 } else { 0 };
@@ -52,6 +54,7 @@ pub(crate) fn payload(type_name: &str, name: &str, content: &str) -> Bytes {
     let named = content.split_once('>').map(|(_, names)| names.split(',')).into_iter().flatten();
     for name in named {
         let reference = match type_name {
+            _ if name.contains('@') => sourced(type_name, name),
             // The cluster of a route action of a route of a virtual host.
             "RDS" => match name.strip_prefix("vhds:") {
                 Some(source) => nested(&[9, 1], source.as_bytes()),
@@ -61,6 +64,8 @@ pub(crate) fn payload(type_name: &str, name: &str, content: &str) -> Bytes {
             "LDS" => {
                 let manager = "http_connection_manager.v3.HttpConnectionManager";
                 let (filter, config) = match name.split_once(':') {
+                    // A filter that the table of references does not know.
+                    Some(("any", _)) => ("any.v3.Any", Vec::new()),
                     Some(("tcp", cluster)) => ("tcp_proxy.v3.TcpProxy", nested(&[2], cluster.as_bytes())),
                     Some(("demand", routes)) => {
                         let filter = "/envoy.extensions.filters.http.on_demand.v3.OnDemand";
@@ -79,6 +84,29 @@ pub(crate) fn payload(type_name: &str, name: &str, content: &str) -> Bytes {
         bytes.extend(reference);
     }
     bytes.into()
+}
+
+/// `TYPE:NAME@SOURCE`.
+fn sourced(type_name: &str, text: &str) -> Vec<u8> {
+    let (name, source) = text.split_once('@').unwrap();
+    let (of, name) = name.split_once(':').unwrap();
+    let named = |path: &[u32]| [nested(&[1], name.as_bytes()), nested(path, source.as_bytes())].concat();
+    let any = |message: &str, value: &[u8]| {
+        let type_url = format!("type.googleapis.com/envoy.extensions.{message}");
+        [nested(&[1], type_url.as_bytes()), nested(&[2], value)].concat()
+    };
+    let context =
+        |message: &str| any(&format!("transport_sockets.tls.v3.{message}"), &nested(&[1, 6], &named(&[2])));
+    match (type_name, of) {
+        ("CDS", "SDS") => nested(&[24, 3], &context("UpstreamTlsContext")),
+        ("LDS", "SDS") => nested(&[3, 6, 3], &context("DownstreamTlsContext")),
+        ("LDS", "ECDS") => nested(&[9], &named(&[5, 1])),
+        ("LDS", "SRDS") => {
+            let manager = "filters.network.http_connection_manager.v3.HttpConnectionManager";
+            nested(&[3, 3, 4], &any(manager, &nested(&[31, 5, 1], source.as_bytes())))
+        }
+        other => panic!("{other:?} is not written here"),
+    }
 }
 
 /// A field at the end of a path of messages.
@@ -470,7 +498,7 @@ impl Delta {
     }
 }
 
-const TYPES: [(&str, &str); 8] = [
+const TYPES: [(&str, &str); 9] = [
     ("LDS", url::LISTENER),
     ("RDS", url::ROUTE_CONFIGURATION),
     ("SRDS", url::SCOPED_ROUTE_CONFIGURATION),
@@ -478,5 +506,6 @@ const TYPES: [(&str, &str); 8] = [
     ("CDS", url::CLUSTER),
     ("EDS", url::CLUSTER_LOAD_ASSIGNMENT),
     ("SDS", url::SECRET),
+    ("ECDS", url::TYPED_EXTENSION_CONFIG),
     ("RTDS", url::RUNTIME),
 ];

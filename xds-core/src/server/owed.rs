@@ -29,9 +29,9 @@ pub(super) struct Owed {
     pub(super) errors: BTreeSet<Failure>,
     /// Delta: the client subscribed to nothing, and waits for an empty response (S21).
     pub(super) nothing: bool,
-    /// Assignments whose cluster was sent (S34, S36). The client did not request them, so no
-    /// removal is sent for one that does not exist.
-    pub(super) endpoints: BTreeSet<ResourceName>,
+    /// What is sent once more because a resource that names it was sent (S34, S34b, S36). The client did
+    /// not request it, so no removal is sent for what does not exist.
+    pub(super) followers: BTreeSet<ResourceName>,
     /// What the client has from another stream, for the first response.
     pub(super) brought: Brought,
     /// When it is answered, if no other request comes first.
@@ -52,7 +52,7 @@ impl Owed {
         let has_answers = !self.locators.is_empty()
             || !self.unsubscribed.is_empty()
             || !self.removals.is_empty()
-            || !self.endpoints.is_empty();
+            || !self.followers.is_empty();
         !has_answers && !self.everything && !self.nothing && self.errors.is_empty()
     }
 

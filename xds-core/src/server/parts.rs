@@ -10,11 +10,12 @@ use super::encode;
 use super::entries::TypeEntry;
 use super::order::Gate;
 use super::rejections::{NextPart, Standing};
-use super::turn::{Endpoints, Made, Turn};
+use super::turn::{Followers, Made, Turn};
 use super::type_state::TypeState;
 use crate::cache::{RejectedOfType, Snapshot};
+use crate::name::Revision;
 use crate::protocol::Protocol;
-use crate::variants::Variant;
+use crate::variants::{self, Variant};
 use crate::wire::{Body, ResourceKey};
 
 impl TypeEntry {
@@ -99,7 +100,7 @@ impl TypeState {
         variants: Vec<Arc<Variant>>,
         turn: &mut Turn<'_>,
     ) -> Made {
-        let endpoints = variants.iter().filter_map(|cluster| cluster.endpoints().cloned()).collect();
+        let followers = variants::followers(variants.iter().map(|variant| (variant, Revision::ZERO)));
         let body = Arc::new(encode::sotw(self.encoding(), variants.iter()));
         let own = variants.iter().map(|variant| self.key(variant)).collect();
         let contents = ResponseContents::Resources { shared: None, own };
@@ -109,7 +110,7 @@ impl TypeState {
         let only = if variants.len() == 1 { variants.into_iter().next() } else { None };
         self.responses.sent_alone(only);
         self.responses.sent_besides(&besides);
-        Made { response, endpoints: Endpoints::Names(endpoints), is_whole: false }
+        Made { response, followers: Followers::Some(followers), is_whole: false }
     }
 
     fn is_known(&self, key: &ResourceKey, known: &RejectedOfType, snapshot: &Snapshot) -> bool {

@@ -15,13 +15,13 @@ use super::owed::Owed;
 use super::request::SotwRequest;
 use super::response::{StreamError, Verdict};
 use super::stream::Stream;
-use super::turn::{Endpoints, Made, Turn};
+use super::turn::{Followers, Made, Turn};
 use super::type_state::TypeState;
 use crate::cache::{Snapshot, Update};
 use crate::code::Code;
 use crate::name::{ResourceName, Revision, Version};
 use crate::subscription::{Locator, Locators, Subscription};
-use crate::variants::{KeyedBy, Variant};
+use crate::variants::{self, KeyedBy, Variant};
 use crate::wire::{Failure, ResourceKey};
 use crate::xdstp::{self, XdstpName};
 
@@ -101,7 +101,7 @@ pub(super) fn on_request(
         // S8b: owed are names that were subscribed to and not sent; names that the client
         // unsubscribed from are not.
         state.subscription.retain_covered(&mut owed.locators);
-        owed.endpoints.retain(|name| state.subscription.covers(name));
+        owed.followers.retain(|name| state.subscription.covers(name));
         // S15, S16: sent whatever version the client has, even if it was sent before.
         if state.terms.is_served {
             owed.locators.extend(added.locators);
@@ -150,9 +150,9 @@ pub(super) fn respond(entry: &mut TypeEntry, turn: &mut Turn<'_>) -> Result<Opti
     }
     let mut left_out = Vec::new();
     let content = SotwContent::new(state, &owed, turn.snapshot);
+    // S6e: there may be room now for what was rejected.
+    let repeats = state.responses.rejections().repeat_at().is_some_and(|at| at <= turn.now);
     let made = if state.terms.known.full_state {
-        // S6e: there may be room now for what was rejected.
-        let repeats = state.responses.rejections().repeat_at().is_some_and(|at| at <= turn.now);
         let must_send = !turn.released.is_empty() || !refreshed.is_empty() || repeats;
         let bodies = content.full_state(&update, &everything, must_send, version);
         bodies.map(|bodies| (bodies, ResponseContents::FullState))
@@ -180,14 +180,14 @@ pub(super) fn respond(entry: &mut TypeEntry, turn: &mut Turn<'_>) -> Result<Opti
     });
     let makes_room = content.makes_room(&update, !turn.released.is_empty());
     let besides = bodies.get(errors_at..).unwrap_or_default().to_vec();
-    let endpoints = endpoints(&owed, &update, everything);
+    let followers = followers(&owed, &update, everything, repeats);
     state.send_last(&left_out, |_| false);
     let nonce = turn.nonces.next();
     let response = state.send(turn.now, nonce, version, (resources, bodies), contents, turn.snapshot);
     state.responses.sent_alone(alone);
     state.responses.sent_room(makes_room);
     state.responses.sent_besides(&besides);
-    Ok(Some(Made { response, endpoints, is_whole: false }))
+    Ok(Some(Made { response, followers, is_whole: false }))
 }
 
 /// The response to a client that selects nothing: errors, if there are any.
@@ -201,7 +201,7 @@ fn errors_alone(state: &mut TypeState, owed: &Owed, turn: &mut Turn<'_>) -> Opti
     state.sent(turn.now, nonce, ResponseContents::nothing(), Vec::new(), turn.snapshot);
     let errors = Arc::new(encode::errors(state.encoding(), owed.errors.iter()));
     let bodies = [errors].into_iter().chain(state.wildcard_errors()).collect();
-    Some(Made::without_clusters(state.terms.response(nonce, version, bodies, false)))
+    Some(Made::without_resources(state.terms.response(nonce, version, bodies, false)))
 }
 
 /// What the client should have, minus what it has. S33: while changes must wait, the answers to its
@@ -229,8 +229,8 @@ fn diff(
         true => state.diff_of_answers(&owed.locators, turn.snapshot),
         false => state.diff(turn.now, turn.snapshot, has)?,
     };
-    // S34: a cluster that was sent needs its endpoints, also if they come back unchanged.
-    owed.endpoints.iter().for_each(|name| state.holding.forget_content(name));
+    // S34: what follows is sent also if it comes back unchanged.
+    owed.followers.iter().for_each(|name| state.holding.forget_content(name));
     Ok(diff)
 }
 
@@ -266,19 +266,20 @@ fn version(state: &TypeState, is_answer_only: bool, snapshot: &Snapshot) -> Vers
     }
 }
 
-/// S34, S36: a cluster that was sent warms until its endpoints follow, whether they changed or
-/// not.
-fn endpoints(owed: &Owed, update: &Update, everything: Arc<Update>) -> Endpoints {
-    let is_all_fresh = owed.everything || update.from == Revision::ZERO;
+/// S34, S34b, S36: what follows the resources that are sent, whether it changed or not. S6e: in a full
+/// state that is repeated, any of them may be new for the client.
+fn followers(owed: &Owed, update: &Update, everything: Arc<Update>, is_repeated: bool) -> Followers {
+    let is_all_fresh = owed.everything || update.from == Revision::ZERO || is_repeated;
     if is_all_fresh {
-        return Endpoints::Of(everything);
+        return Followers::Of(everything);
     }
     let has_globs = owed.locators.names().any(is_glob);
-    let is_fresh = |variant: &&Arc<Variant>| {
-        has_globs || variant.changed_at > update.from || owed.locators.has_name(variant.name())
-    };
-    let fresh = everything.changed.iter().filter(is_fresh);
-    Endpoints::Names(fresh.filter_map(|cluster| cluster.endpoints().cloned()).collect())
+    let fresh = everything.changed.iter().filter_map(|variant| {
+        let is_answer = has_globs || owed.locators.has_name(variant.name());
+        let since = if is_answer { Revision::ZERO } else { update.from };
+        (is_answer || variant.changed_at > since).then_some((variant, since))
+    });
+    Followers::Some(variants::followers(fresh))
 }
 
 /// S37, V8: errors for `missing` resources and requested ones that do not exist. T36: if the name has

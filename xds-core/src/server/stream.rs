@@ -1,16 +1,15 @@
 //! The types of one stream and the order in which they send, the same for both protocols.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use xds_proto::type_url::ROUTE_CONFIGURATION;
 
 use super::client_group::{ClientGroup, Seat};
-use super::clusters_sent::ClustersSent;
 use super::config::{Serving, StreamConfig};
 use super::entries::{TypeEntries, TypeEntry};
 use super::order::{Gate, Order};
+use super::referrers_sent::ReferrersSent;
 use super::request::Request;
 use super::response::{DeniedNames, Next, Response, Service, StreamError, Verdict};
 use super::terms::Terms;
@@ -51,8 +50,8 @@ pub struct Stream {
     /// What it saw last.
     view: ViewId,
     pub(super) entries: TypeEntries,
-    /// Delta: clusters that were sent before the client subscribed to endpoints.
-    clusters_sent: ClustersSent,
+    /// Delta: what was sent before the client subscribed to the types of what it names.
+    referrers_sent: ReferrersSent,
     /// `None` until the client requests virtual hosts.
     pub(super) virtual_hosts: Option<Box<VirtualHosts>>,
     nonces: Nonces,
@@ -94,7 +93,7 @@ impl Stream {
             service,
             view: ViewId::STABLE,
             entries: TypeEntries::default(),
-            clusters_sent: ClustersSent::Some(BTreeSet::new()),
+            referrers_sent: ReferrersSent::default(),
             virtual_hosts: None,
             nonces: Nonces::default(),
         }
@@ -258,16 +257,6 @@ impl Stream {
         self.access.as_deref().is_none_or(|access| access.allows(type_url, name))
     }
 
-    /// S34: other streams of the client must also send the endpoints of clusters that were sent.
-    fn owe_endpoints(&mut self, names: &[ResourceName]) {
-        // A client with one stream for all types subscribes to endpoints before it ACKs the
-        // clusters.
-        let is_alone = self.entries.endpoints().is_some();
-        if let Some(seat) = self.seat.as_ref().filter(|_| !names.is_empty() && !is_alone) {
-            seat.owe_endpoints(names);
-        }
-    }
-
     /// What to do now. Load the newest snapshot after the last request was passed in. Of several
     /// requests only the newest is answered (S9).
     pub fn next(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
@@ -288,9 +277,11 @@ impl Stream {
             if group.is_some() {
                 seat.set_waiting(true);
             }
-            let owed = seat.take_endpoints();
-            if let Some(entry) = self.entries.endpoints().filter(|entry| entry.state.is_answered()) {
-                entry.owe_endpoints(&owed, now);
+            for (target, names) in seat.take_followers() {
+                let entry = self.entries.of_type_mut(target.type_url());
+                if let Some(entry) = entry.filter(|entry| entry.state.is_answered()) {
+                    entry.owe_followers(&names, now);
+                }
             }
         }
         let next = self.next_in_order(now, snapshot);
@@ -465,7 +456,7 @@ impl Stream {
             made = self.make_part(at, additions, now, snapshot);
         }
         Ok(made.map(|made| {
-            self.on_clusters_sent(&made, now);
+            self.on_referrers_sent(&made, now);
             made.response
         }))
     }
@@ -484,7 +475,7 @@ impl Stream {
         let mut turn = Turn { now, snapshot, config, released, must_wait, known, nonces };
         match self.protocol {
             Protocol::Sotw => sotw::respond(entry, &mut turn),
-            Protocol::Delta => delta::respond(entry, &mut turn, &self.clusters_sent),
+            Protocol::Delta => delta::respond(entry, &mut turn, &self.referrers_sent),
         }
     }
 
@@ -503,26 +494,34 @@ impl Stream {
         let (entry, config, nonces) = (&mut self.entries[at], &self.config, &mut self.nonces);
         let mut turn = Turn { now, snapshot, config, released, must_wait, known, nonces };
         let made = entry.respond_with_part(additions == Gate::Open, &mut turn)?;
-        // S34: the part has the endpoints of a cluster that was sent.
+        // S34: the part has what follows a resource that was sent.
         let TypeEntry { state, owed } = entry;
         let newest = state.responses.in_flight().sent().last();
         let is_sent =
             |name: &ResourceName| newest.is_some_and(|of| of.contents.of_name(name).next().is_some());
-        owed.endpoints.retain(|name| !is_sent(name));
+        owed.followers.retain(|name| !is_sent(name));
         Some(made)
     }
 
-    /// S34, S36, D27: a cluster that was sent warms until its endpoints follow, whether they changed
-    /// or not.
-    fn on_clusters_sent(&mut self, made: &Made, now: Duration) {
-        self.owe_endpoints(&made.endpoints);
-        match (self.entries.endpoints(), self.protocol) {
-            (Some(entry), Protocol::Sotw) => entry.owe_endpoints(&*made.endpoints, now),
-            (Some(entry), Protocol::Delta) if entry.state.is_answered() => {
-                entry.owe_endpoints(&*made.endpoints, now);
+    /// S34, S36, D27: a cluster that was sent warms until its endpoints follow, whether they changed or
+    /// not. S34b: a client that is sent another source of a secret waits for it.
+    fn on_referrers_sent(&mut self, made: &Made, now: Duration) {
+        for of_type in made.followers.chunk_by(|(one, _), (other, _)| one == other) {
+            let target = of_type[0].0;
+            let names = || of_type.iter().map(|(_, name)| name);
+            let entry = self.entries.of_type_mut(target.type_url());
+            // A client with one stream for all types subscribes to endpoints before it ACKs the clusters.
+            if let Some(seat) = self.seat.as_ref().filter(|_| entry.is_none()) {
+                seat.owe_followers(target, names());
             }
-            (None, Protocol::Sotw) => {}
-            (_, Protocol::Delta) => self.clusters_sent.add(&made.endpoints, made.is_whole),
+            match (entry, self.protocol) {
+                (Some(entry), Protocol::Sotw) => entry.owe_followers(names(), now),
+                (Some(entry), Protocol::Delta) if entry.state.is_answered() => {
+                    entry.owe_followers(names(), now);
+                }
+                (None, Protocol::Sotw) => {}
+                (_, Protocol::Delta) => self.referrers_sent.add(target, names().cloned(), made.is_whole),
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use super::config::StreamConfig;
 use super::response::Response;
 use crate::cache::{RejectedOfType, Snapshot, Update};
 use crate::name::{Nonce, ResourceName};
+use crate::references::{NamedList, Target};
 use crate::wire::ResourceKey;
 
 /// What a type needs to make its response, besides its own state: the order has decided what may
@@ -36,18 +37,18 @@ pub(super) struct Nonces {
 #[derive(Debug)]
 pub(super) struct Made {
     pub(super) response: Response,
-    /// The assignments of the clusters in it (S34).
-    pub(super) endpoints: Endpoints,
+    /// What is sent once more after it (S34, S34b).
+    pub(super) followers: Followers,
     /// Whether it has the whole selection.
     pub(super) is_whole: bool,
 }
 
-/// The assignments (EDS) of clusters that are sent.
+/// What the resources in a response name, and is sent once more, in order.
 #[derive(Debug)]
-pub(super) enum Endpoints {
+pub(super) enum Followers {
     /// All of an update, which the streams of a class share.
     Of(Arc<Update>),
-    Names(Vec<ResourceName>),
+    Some(NamedList),
 }
 
 impl Nonces {
@@ -64,19 +65,19 @@ impl Nonces {
 }
 
 impl Made {
-    /// A response without clusters.
-    pub(super) fn without_clusters(response: Response) -> Self {
-        Self { response, endpoints: Endpoints::Names(Vec::new()), is_whole: false }
+    /// A response without resources.
+    pub(super) fn without_resources(response: Response) -> Self {
+        Self { response, followers: Followers::Some(Vec::new()), is_whole: false }
     }
 }
 
-impl Deref for Endpoints {
-    type Target = [ResourceName];
+impl Deref for Followers {
+    type Target = [(Target, ResourceName)];
 
-    fn deref(&self) -> &[ResourceName] {
+    fn deref(&self) -> &[(Target, ResourceName)] {
         match self {
-            Self::Of(update) => update.endpoints(),
-            Self::Names(names) => names,
+            Self::Of(update) => update.followers(),
+            Self::Some(named) => named,
         }
     }
 }

@@ -7,15 +7,16 @@ use std::time::Duration;
 use crate::cache::{LEFT_OUT_LIMIT, RejectedOfType, Snapshot, Update};
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision, Version};
+use crate::references::Target;
 use crate::server::answers::{LocatorAnswer, NamePresence};
-use crate::server::clusters_sent::ClustersSent;
 use crate::server::contents::ResponseContents;
 use crate::server::encode::{self, Encoding};
 use crate::server::holding::Exception;
 use crate::server::owed::Owed;
-use crate::server::turn::Endpoints;
+use crate::server::referrers_sent::ReferrersSent;
+use crate::server::turn::Followers;
 use crate::server::type_state::TypeState;
-use crate::variants::{KeyedBy, Variant};
+use crate::variants::{self, KeyedBy, Variant};
 use crate::wire::{Body, ResourceKey};
 use crate::xdstp::{self};
 
@@ -55,19 +56,19 @@ impl DeltaContent {
         state: &mut TypeState,
         owed: &Owed,
         update: &Arc<Update>,
-        clusters_sent: &ClustersSent,
+        sent: &ReferrersSent,
         now: Duration,
         snapshot: &Snapshot,
     ) {
         if owed.brought.versions.is_empty() {
             self.share(state, owed, update);
         } else {
-            let is_endpoints = state.terms.type_url.as_str() == xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT;
+            let target = Target::of(state.terms.type_url.as_str());
             for variant in &update.changed {
                 let version = variant.version_for(state.keyed_by()).to_string();
                 let is_equal = owed.brought.versions.get(variant.name()) == Some(&version);
-                // D9: an assignment whose cluster was sent is sent even if its version is equal.
-                if !is_equal || (is_endpoints && clusters_sent.has(variant.name())) {
+                // D9: what follows a resource that was sent is sent even if its version is equal.
+                if !is_equal || sent.have(target, variant.name()) {
                     self.changed.insert(state.key(variant), Arc::clone(variant));
                 }
             }
@@ -93,8 +94,8 @@ impl DeltaContent {
                     // Before the source of an on-demand cache answers, it is not known which of several
                     // locators had the resource.
                     let version = owed.brought.versions.get(name).filter(|_| !snapshot.is_on_demand());
-                    // D9: an assignment whose cluster was sent is sent even if its version is equal.
-                    let version = version.filter(|_| !(is_endpoints && clusters_sent.has(name)));
+                    // D9: as above.
+                    let version = version.filter(|_| !sent.have(target, name));
                     let version = version.and_then(|version| Version::parse(version));
                     let removed_at = Revision::ZERO;
                     let withheld = Exception::Withheld { variant: None, version, removed_at, since: now };
@@ -156,8 +157,8 @@ impl DeltaContent {
                 LocatorAnswer::Absent(keys) => self.removed.extend(keys),
             }
         }
-        let endpoints = owed.endpoints.iter().flat_map(|name| state.resolve(snapshot).chosen(name));
-        for variant in endpoints.chain(resend) {
+        let followers = owed.followers.iter().flat_map(|name| state.resolve(snapshot).chosen(name));
+        for variant in followers.chain(resend) {
             if !fresh.has(variant.name(), variant.constraints()) {
                 self.changed.insert(state.key(variant), Arc::clone(variant));
             }
@@ -357,14 +358,15 @@ impl DeltaContent {
             || shared.is_some_and(|of| of.changed.iter().any(is_change))
     }
 
-    /// S34: the assignments of the clusters in the response.
-    pub(super) fn endpoints(&self) -> Endpoints {
-        match &self.shared {
-            Some(update) if self.changed.is_empty() => Endpoints::Of(Arc::clone(update)),
-            _ => {
-                Endpoints::Names(self.changed().filter_map(|cluster| cluster.endpoints().cloned()).collect())
-            }
+    /// S34, S34b: what follows the resources in the response.
+    pub(super) fn followers(&self) -> Followers {
+        let shared = self.shared.as_ref();
+        if let Some(update) = shared.filter(|_| self.changed.is_empty()) {
+            return Followers::Of(Arc::clone(update));
         }
+        let shared = shared.into_iter().flat_map(|of| of.changed.iter().map(|variant| (variant, of.from)));
+        let own = self.changed.values().map(|variant| (variant, Revision::ZERO));
+        Followers::Some(variants::followers(shared.chain(own)))
     }
 
     /// The encoded resources and removals; D13: each once.

@@ -85,8 +85,8 @@ impl<'a> SotwContent<'a> {
         let requested = requested.into_iter().flat_map(Locators::iter);
         let answers = requested.flat_map(|locator| resolution.find(&locator));
         let is_missing = |variant: &Arc<Variant>| !fresh.has(variant.name(), variant.constraints());
-        let endpoints = owed.endpoints.iter().flat_map(|name| resolution.chosen(name));
-        let besides = endpoints.chain(resend).cloned();
+        let followers = owed.followers.iter().flat_map(|name| resolution.chosen(name));
+        let besides = followers.chain(resend).cloned();
         let mut answers: Vec<_> = answers.chain(besides).filter(is_missing).collect();
         let known = known.filter(|_| answers.len() + fresh.changed.len() > 1);
         let spared = known.and_then(|known| fresh.spare(known));
