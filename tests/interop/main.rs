@@ -46,6 +46,7 @@ mod server;
 mod shared;
 mod shared_store;
 mod side_by_side;
+mod sources;
 mod store;
 mod ttl;
 mod upstream;

@@ -367,7 +367,7 @@ impl Probe {
 fn scopes(mode: Mode) -> Case {
     let resources = |scope: &str, routes: &str| {
         vec![
-            scoped_listener(mode),
+            scoped_listener(mode, "web"),
             answering("r1", "one"),
             answering("r2", "two"),
             key_scope(scope, "k", routes),
@@ -574,8 +574,8 @@ fn key_scope(name: &str, key: &str, routes: &str) -> Value {
 }
 
 /// A listener whose scopes are found by the host of a request.
-fn scoped_listener(mode: Mode) -> Value {
-    let mut listener = listener(mode, "web", "");
+pub(crate) fn scoped_listener(mode: Mode, name: &str) -> Value {
+    let mut listener = listener(mode, name, "");
     let manager = &mut listener["filter_chains"][0]["filters"][0]["typed_config"];
     manager.as_object_mut().expect("a map").remove("rds");
     let extractor = json!({"name": ":authority", "index": 0, "element_separator": ";"});
@@ -589,7 +589,7 @@ fn scoped_listener(mode: Mode) -> Value {
 }
 
 /// A listener with its routes in it.
-fn inline_listener(name: &str, routes: &Value) -> Value {
+pub(crate) fn inline_listener(name: &str, routes: &Value) -> Value {
     let mut listener = listener(Mode::ADS[0], name, "");
     let manager = &mut listener["filter_chains"][0]["filters"][0]["typed_config"];
     manager.as_object_mut().expect("a map").remove("rds");
@@ -600,7 +600,7 @@ fn inline_listener(name: &str, routes: &Value) -> Value {
 }
 
 /// A certificate for `NAME.GENERATION`, with its private key or another one.
-fn secret(name: &str, generation: &str, is_bad: bool) -> Value {
+pub(crate) fn secret(name: &str, generation: &str, is_bad: bool) -> Value {
     let key = KeyPair::generate().expect("a key");
     let params = CertificateParams::new([format!("{name}.{generation}")]).expect("a domain");
     let certificate = params.self_signed(&key).expect("signed");
