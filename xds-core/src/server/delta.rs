@@ -169,8 +169,8 @@ pub(super) fn respond(
     content.narrow_names(state, turn.snapshot);
     content.drop_returned();
     let left_out = content.leave_out(turn.known.as_ref());
-    let had = |variant: &Variant| {
-        (since > Revision::ZERO && variant.existed_at(since))
+    let had = |state: &TypeState, variant: &Arc<Variant>| {
+        (since > Revision::ZERO && state.resolve(turn.snapshot).had(variant, since))
             || owed.brought.versions.contains_key(variant.name())
     };
     state.send_last(&left_out, had);
@@ -311,7 +311,7 @@ fn send(
         bodies.push(Arc::new(encode::heartbeats(state.encoding(), now, content.heartbeats.iter())));
     }
     let (resources, contents) = (content.body(state), content.contents(state));
-    let (makes_room, alone) = (content.makes_room(state.encoding()), content.only(state.encoding()));
+    let (makes_room, alone) = (content.makes_room(state, snapshot), content.only(state.encoding()));
     let response = state.send(now, turn.nonces.next(), version, (resources, bodies), contents, snapshot);
     state.responses.sent_alone(alone);
     state.responses.sent_room(makes_room);

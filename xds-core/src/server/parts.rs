@@ -83,9 +83,10 @@ impl TypeState {
             }
         }
         // S6e: what the client was sent before may have had another place.
-        let makes_room = part
-            .makes_room
-            .unwrap_or_else(|| !removed.is_empty() || variants.iter().any(|variant| variant.has_changed()));
+        let resolution = self.resolve(snapshot);
+        let is_change = |of: &Arc<Variant>| of.has_changed() || resolution.predecessors(of).next().is_some();
+        let makes_room =
+            part.makes_room.unwrap_or_else(|| !removed.is_empty() || variants.iter().any(is_change));
         let made = match self.terms.protocol {
             Protocol::Sotw => self.sotw_part(part.besides, variants, turn),
             Protocol::Delta => delta::part(self, part.besides, variants, removed, turn),

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::covering::covering_locators;
 use super::order::Release;
 use super::type_state::TypeState;
-use crate::cache::{LocatorStatus, Snapshot, TypeSnapshot, Update};
+use crate::cache::{LocatorStatus, Removed, Snapshot, TypeSnapshot, Update};
 use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision, Version};
@@ -85,6 +86,21 @@ impl<'a> Resolution<'a> {
     /// The variant that the client gets under this key.
     pub(super) fn with_key(self, key: &ResourceKey) -> Option<&'a Arc<Variant>> {
         self.chosen(&key.name).into_iter().find(|variant| self.state.key(variant) == *key)
+    }
+
+    /// Whether the client had another content under the key of this variant at a revision.
+    pub(super) fn had(self, variant: &Arc<Variant>, at: Revision) -> bool {
+        let was_there = |removed: &Removed| removed.at > at && removed.variant.existed_at(at);
+        variant.existed_at(at) || self.predecessors(variant).any(was_there)
+    }
+
+    /// T32: the removed variants whose place this one took, for a client that subscribes by name.
+    pub(super) fn predecessors(self, variant: &Arc<Variant>) -> impl Iterator<Item = &'a Removed> {
+        let resources = self.resources().filter(|_| self.state.keyed_by() == KeyedBy::Name);
+        let removals =
+            resources.into_iter().flat_map(|of| of.removals().after(variant.name(), Revision::ZERO));
+        let subscription = &self.state.subscription;
+        removals.filter(|removed| covering_locators(subscription, &removed.variant).next().is_some())
     }
 
     /// The variants that a locator gets: one, unless its name is a glob (X12).

@@ -161,7 +161,7 @@ pub(super) fn respond(entry: &mut TypeEntry, turn: &mut Turn<'_>) -> Result<Opti
         content.partial(&resend, &everything, turn.known.as_ref(), &mut left_out)
     };
     let Some((mut bodies, contents)) = made else {
-        state.send_last(&left_out, |_| false);
+        state.send_last(&left_out, |_, _| false);
         return Ok(None);
     };
     let resources = bodies.remove(0);
@@ -181,7 +181,7 @@ pub(super) fn respond(entry: &mut TypeEntry, turn: &mut Turn<'_>) -> Result<Opti
     let makes_room = content.makes_room(&update, !turn.released.is_empty());
     let besides = bodies.get(errors_at..).unwrap_or_default().to_vec();
     let followers = followers(&owed, &update, everything, repeats);
-    state.send_last(&left_out, |_| false);
+    state.send_last(&left_out, |_, _| false);
     let nonce = turn.nonces.next();
     let response = state.send(turn.now, nonce, version, (resources, bodies), contents, turn.snapshot);
     state.responses.sent_alone(alone);

@@ -300,13 +300,17 @@ impl TypeState {
 
     /// S6d: these contents were left out of a response. Each is sent in a response of its own.
     /// `had` says whether the client has another content of the name.
-    pub(super) fn send_last(&mut self, left_out: &[Arc<Variant>], had: impl Fn(&Variant) -> bool) {
+    pub(super) fn send_last(
+        &mut self,
+        left_out: &[Arc<Variant>],
+        had: impl Fn(&Self, &Arc<Variant>) -> bool,
+    ) {
         if left_out.is_empty() {
             return;
         }
         let mut about = Spans::default();
         left_out.iter().for_each(|variant| about.add_one(variant.changed_at));
-        let left_out = left_out.iter().map(|variant| (self.key(variant), had(variant))).collect();
+        let left_out = left_out.iter().map(|variant| (self.key(variant), had(self, variant))).collect();
         let is_announced = self.terms.protocol == Protocol::Delta;
         self.responses.rejections_mut().leave_for_later(left_out, about, is_announced);
     }

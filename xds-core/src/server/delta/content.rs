@@ -343,12 +343,16 @@ impl DeltaContent {
     }
 
     /// Whether the response removes or changes something that the client may have (S6e).
-    pub(super) fn makes_room(&self, encoding: Encoding<'_>) -> bool {
+    pub(super) fn makes_room(&self, state: &TypeState, snapshot: &Snapshot) -> bool {
+        if !state.terms.known.conflicts {
+            return false;
+        }
         let since = self.shared.as_ref().map_or(Revision::ZERO, |update| update.from);
-        let is_change = |variant: &Arc<Variant>| since > Revision::ZERO && variant.existed_at(since);
+        let resolution = state.resolve(snapshot);
+        let is_change = |variant: &Arc<Variant>| since > Revision::ZERO && resolution.had(variant, since);
         let shared = self.shared.as_ref();
         // S33: a removal that is withheld makes no room.
-        let is_withheld = encoding.terms.withholds_removals();
+        let is_withheld = state.terms.withholds_removals();
         let removes = |update: &Arc<Update>| {
             !update.replaced.is_empty() || (!is_withheld && !update.removed.is_empty())
         };

@@ -494,6 +494,36 @@ fn s6e_a_part_that_replaces_what_the_client_brought_makes_room() {
     assert_eq!(client.sent(), "n4 LDS a=1");
 }
 
+/// T32: by name, another variant is another content of the resource (seed 18325).
+#[test]
+fn s6e_t32_a_variant_in_the_place_of_another_one_makes_room() {
+    let cache = cache("LDS a[env]=1 a[!env]=1");
+    let mut client = settled(&cache, "LDS", "*");
+    commit(&cache, "LDS new=1");
+    assert_eq!(client.sent(), "n2 LDS new=1");
+    client.nack("LDS", "2");
+    client.pass(Duration::from_secs(1));
+    commit(&cache, "LDS -a[env] -a[!env] a=2");
+    assert_eq!(client.sent(), "n3 LDS a=2");
+    client.ack("LDS", "3");
+    assert_eq!(client.sent(), "n4 LDS new=1");
+}
+
+#[test]
+fn s6e_t32_a_part_with_a_variant_in_the_place_of_another_one_makes_room() {
+    let cache = cache("LDS old[env]=1 old[!env]=1");
+    let mut client = settled(&cache, "LDS", "*");
+    commit(&cache, "LDS -old[env] -old[!env] old=2 new=1");
+    assert_eq!(client.sent(), "n2 LDS new=1 old=2");
+    client.nack("LDS", "2");
+    assert_eq!(client.sent(), "n3 LDS new=1");
+    client.nack("LDS", "3");
+    assert_eq!(client.sent(), "n4 LDS old=2");
+    client.ack("LDS", "4");
+    client.pass(Duration::from_secs(1));
+    assert_eq!(client.sent(), "n5 LDS new=1");
+}
+
 #[test]
 fn s6e_clusters_do_not_conflict_so_a_removal_makes_no_room() {
     let cache = cache("CDS old=1");

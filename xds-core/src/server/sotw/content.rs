@@ -139,7 +139,7 @@ impl<'a> SotwContent<'a> {
         let holding = &self.state.holding;
         // What it subscribed to since, and what came and went meanwhile, was not sent before.
         let is_change = |variant: &Arc<Variant>| {
-            variant.existed_at(update.from) && !self.owed.locators.has_name(variant.name())
+            self.resolution.had(variant, update.from) && !self.owed.locators.has_name(variant.name())
         };
         let changes = update.from > Revision::ZERO && update.changed.iter().any(is_change);
         // The client may have anything from another stream.
