@@ -9,6 +9,7 @@ use super::delta;
 use super::encode;
 use super::entries::TypeEntry;
 use super::order::Gate;
+use super::owed::Owed;
 use super::rejections::{NextPart, Standing};
 use super::turn::{Followers, Made, Turn};
 use super::type_state::TypeState;
@@ -17,6 +18,7 @@ use crate::name::Revision;
 use crate::protocol::Protocol;
 use crate::variants::{self, Variant};
 use crate::wire::{Body, ResourceKey};
+use crate::xdstp;
 
 impl TypeEntry {
     /// When the next part may go. S9b: it waits for the answer to the response before it, at most
@@ -60,12 +62,15 @@ impl TypeEntry {
         part.map(|part| self.state.make_part(part, turn))
     }
 
-    /// D8: a name that the client subscribed to again goes with the answer, if anything of it does.
+    /// D8: a name that the client subscribed to again, itself or by a wildcard or glob, goes with the answer,
+    /// if anything of it does.
     fn standing(&self, key: &ResourceKey, snapshot: &Snapshot) -> Standing {
-        match self.owed.locators.has_name(&key.name) {
-            true => Standing::Waits,
-            false => self.state.standing(key, snapshot),
+        let Owed { everything, locators, .. } = &self.owed;
+        let has_glob = || xdstp::glob_of(&key.name).is_some_and(|glob| locators.has_name(&glob));
+        if *everything || locators.has_name(&key.name) || has_glob() {
+            return Standing::Waits;
         }
+        self.state.standing(key, snapshot)
     }
 }
 

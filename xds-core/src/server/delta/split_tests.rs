@@ -254,6 +254,39 @@ fn s6c_d8_a_name_with_a_new_locator_goes_with_the_answer_and_not_as_a_rejected_r
     assert_eq!(client.sent(), "n2 EDS d[]=1; n3 EDS b[env=a]=1");
 }
 
+/// Regression: the removal went alone, and said that there is no `b` for the wildcard (seed 16897).
+#[test]
+fn s6c_d8_t35_a_rejected_removal_of_what_a_new_wildcard_gets_goes_with_the_answer() {
+    let cache = cache("X b[env=a]=1 b[env!=a]=1 d=1");
+    let mut client = settled(&cache, "X", "*?env=b");
+    commit(&cache, "X b[env=a]=2 -b[env!=a] b[env=b]=2 b[!env]=2 d=2");
+    assert_eq!(client.sent(), "n2 X b[env=b]=2 d[]=2 -b[env!=a]");
+    client.ask("X", "*?pod=x -*?env=b");
+    client.nack("X", "2");
+    assert_eq!(client.sent(), "n3 X b[!env]=2 d[]=2 -b[env!=a]");
+}
+
+/// Regression: what had been left out went as a part, and again after the answer (seed 13832).
+#[test]
+fn s6d_d8_what_was_left_out_goes_once_after_the_answer_to_a_new_wildcard() {
+    let cache = cache("X c=1 f=1 h=1");
+    let mut other = settled(&cache, "X", "f");
+    commit(&cache, "X f=2");
+    other.sent();
+    other.nack("X", "2");
+    other.sent();
+    let mut client = settled(&cache, "X", "c");
+    client.ask("X", "f h");
+    assert_eq!(client.sent(), "n2 X h=1");
+    client.ask("X", "* -f -h");
+    client.ack("X", "2");
+    assert_eq!(client.sent(), "n3 X c=1 h=1");
+    client.ack("X", "3");
+    assert_eq!(client.sent(), "n4 X f=2");
+    client.ack("X", "4");
+    assert_eq!(client.sent(), "");
+}
+
 #[test]
 fn s33_what_is_rejected_after_it_was_given_up_holds_no_removal() {
     let cache = cache("CDS a=static b=static; EDS e=1");
@@ -478,22 +511,6 @@ fn s6e_what_was_rejected_alone_is_sent_once_more_when_something_was_removed() {
     }
 }
 
-#[test]
-fn s6e_a_part_that_replaces_what_the_client_brought_makes_room() {
-    let cache = cache("LDS a=1 h=2");
-    let mut client = Delta::new(&cache);
-    client.ask_with("LDS", "*", "", &[("h", "1")]);
-    assert_eq!(client.sent(), "n1 LDS a=1 h=2");
-    client.nack("LDS", "1");
-    assert_eq!(client.sent(), "n2 LDS a=1");
-    // The client's own h has the address of a.
-    client.nack("LDS", "2");
-    assert_eq!(client.sent(), "n3 LDS h=2");
-    client.ack("LDS", "3");
-    client.pass(Duration::from_secs(1));
-    assert_eq!(client.sent(), "n4 LDS a=1");
-}
-
 /// T32: by name, another variant is another content of the resource (seed 18325).
 #[test]
 fn s6e_t32_a_variant_in_the_place_of_another_one_makes_room() {
@@ -522,6 +539,22 @@ fn s6e_t32_a_part_with_a_variant_in_the_place_of_another_one_makes_room() {
     client.ack("LDS", "4");
     client.pass(Duration::from_secs(1));
     assert_eq!(client.sent(), "n5 LDS new=1");
+}
+
+#[test]
+fn s6e_a_part_that_replaces_what_the_client_brought_makes_room() {
+    let cache = cache("LDS a=1 h=2");
+    let mut client = Delta::new(&cache);
+    client.ask_with("LDS", "*", "", &[("h", "1")]);
+    assert_eq!(client.sent(), "n1 LDS a=1 h=2");
+    client.nack("LDS", "1");
+    assert_eq!(client.sent(), "n2 LDS a=1");
+    // The client's own h has the address of a.
+    client.nack("LDS", "2");
+    assert_eq!(client.sent(), "n3 LDS h=2");
+    client.ack("LDS", "3");
+    client.pass(Duration::from_secs(1));
+    assert_eq!(client.sent(), "n4 LDS a=1");
 }
 
 #[test]
