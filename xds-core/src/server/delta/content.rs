@@ -83,6 +83,7 @@ impl DeltaContent {
             let is_covered =
                 |name: &&ResourceName| covers(name) || xdstp::glob_of(name).is_some_and(|of| covers(&of));
             let brought = owed.brought.versions.keys().filter(is_covered);
+            let brought = brought.filter(|name| !owed.has_given_up(name));
             let without_resource: Vec<_> =
                 brought.filter(|name| !state.resolve(snapshot).has(name)).collect();
             for name in without_resource {
@@ -108,7 +109,9 @@ impl DeltaContent {
         // D10: beside a wildcard, a subscribed name without a resource is sent as removed too.
         if state.subscription.is_wildcard() || snapshot.is_on_demand() {
             let is_brought = |name: &ResourceName| {
-                owed.brought.versions.contains_key(name) && !state.resolve(snapshot).has(name)
+                owed.brought.versions.contains_key(name)
+                    && !owed.has_given_up(name)
+                    && !state.resolve(snapshot).has(name)
             };
             let answered: Vec<_> =
                 owed.locators.iter().filter(|locator| !is_brought(&locator.name)).collect();

@@ -504,6 +504,16 @@ fn d9_d21_what_was_brought_and_given_up_is_sent_when_it_is_asked_for_again() {
     assert_eq!(client.sent(), "n1 EDS a=1");
 }
 
+/// Regression: the removal was withheld as if the client still had the cluster (seed 12491).
+#[test]
+fn d10_d21_what_was_brought_and_given_up_is_answered_at_once_if_it_does_not_exist() {
+    let cache = cache("CDS a=1; LDS l=1");
+    commit(&cache, "CDS -a");
+    let mut client = back(&cache, "CDS", "a?env=b", &[("a", "1")]);
+    client.ask("CDS", "a -a?env=b");
+    assert_eq!(client.sent(), "n1 CDS -a");
+}
+
 /// Regression: the client gives up the wildcard, and with it the resource that it brought (D20). A
 /// name or wildcard that it then subscribes to was not answered (seeds 6131 and 16430).
 #[test]
