@@ -128,6 +128,14 @@ impl Variant {
             || (is_older && self.born_at <= revision)
     }
 
+    /// Whether it has the content of a variant from before under its constraints, and was not removed since.
+    pub(crate) fn is_same_as(&self, before: &Self) -> bool {
+        let was_removed =
+            || self.history.iter().any(|(at, version)| *at > before.changed_at && version.is_none());
+        let is_back = !self.differs_since(before.changed_at) && self.version == before.version;
+        self.constraints == before.constraints && is_back && !was_removed()
+    }
+
     /// Whether there was another content under its constraints before.
     pub(crate) fn has_changed(&self) -> bool {
         self.born_at < self.changed_at

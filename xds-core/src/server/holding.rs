@@ -347,7 +347,7 @@ impl Exception {
     }
 
     fn is_ahead_with(&self, variant: &Arc<Variant>) -> bool {
-        matches!(self, Self::Ahead(sent) if Arc::ptr_eq(sent, variant))
+        matches!(self, Self::Ahead(sent) if variant.is_same_as(sent))
     }
 
     /// V29: whether the client still has the content of this variant, even if another variant

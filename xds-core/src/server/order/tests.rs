@@ -383,6 +383,27 @@ fn d12_what_was_answered_while_the_rest_waits_is_not_sent_again() {
     assert_eq!(client.sent(), "");
 }
 
+/// Seed 18396.
+#[test]
+fn d12_an_answer_ahead_of_the_rest_that_changes_and_changes_back_is_not_sent_again() {
+    let cache = Cache::new();
+    commit(&cache, "CDS c=static; RDS r=1 s=1");
+    let mut client = Delta::new(&cache);
+    client.ask("CDS", "");
+    client.ask("RDS", "s");
+    client.sent();
+    client.ack("CDS", "1");
+    client.ack("RDS", "2");
+    commit(&cache, "CDS c=2; RDS s=2");
+    client.ask("RDS", "r");
+    assert_eq!(client.sent(), "n3 CDS c=2; n4 RDS r=1");
+    commit(&cache, "RDS r=2");
+    commit(&cache, "RDS r=1");
+    client.ack("CDS", "3");
+    client.ack("RDS", "4");
+    assert_eq!(client.sent(), "n5 RDS s=2");
+}
+
 #[test]
 fn d12_content_that_changes_back_after_an_answer_ahead_of_the_rest_is_sent() {
     // The cache has again what the client had before the answer, so the changes of the class lack it.
