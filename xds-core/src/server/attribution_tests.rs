@@ -92,6 +92,17 @@ fn s6e_sotw_what_the_client_was_not_sent_before_makes_no_room() {
     assert_eq!(client.sent(), "n2 CDS b=2 d=2");
     client.nack("CDS", "2");
     assert_eq!(client.sent(), "");
+    // Removed for the parameters that the client subscribes to only now (seed 11933).
+    commit(&cache, "LDS c=1 d[env]=1 d[!env]=1");
+    let mut client = Sotw::new(&cache);
+    client.ask("LDS", "*?env=a", "");
+    client.sent();
+    client.nack("LDS", "1");
+    commit(&cache, "LDS -d[!env]");
+    client.ask("LDS", "*?pod=x", "1");
+    assert_eq!(client.sent(), "n2 LDS c[]=1");
+    client.nack("LDS", "2");
+    assert_eq!(client.sent(), "");
 }
 
 #[test]

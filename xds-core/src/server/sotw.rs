@@ -214,17 +214,7 @@ fn diff(
 ) -> Result<Diff, StreamError> {
     // A removal is not withheld from locators that are newly subscribed: with the full state they
     // would get a resource that no longer exists.
-    let has = |subscription: &Subscription, removed: &Variant| {
-        let is_new = |locator: Locator| {
-            owed.locators.contains(&locator) || (owed.everything && !subscription.lists(&locator))
-        };
-        let are_new: Vec<bool> = covering_locators(subscription, removed).map(is_new).collect();
-        match are_new.contains(&true) {
-            _ if !are_new.contains(&false) => Possession::None,
-            true => Possession::Possible,
-            false => Possession::Certain,
-        }
-    };
+    let has = |subscription: &Subscription, removed: &Variant| possession(owed, subscription, removed);
     let diff = match is_answer_only {
         true => state.diff_of_answers(&owed.locators, turn.snapshot),
         false => state.diff(turn.now, turn.snapshot, has)?,
@@ -232,6 +222,20 @@ fn diff(
     // S34: what follows is sent also if it comes back unchanged.
     owed.followers.iter().for_each(|name| state.holding.forget_content(name));
     Ok(diff)
+}
+
+/// Whether the client has a variant that the cache had for its locators: it does not for those that it has
+/// just subscribed to.
+fn possession(owed: &Owed, subscription: &Subscription, variant: &Variant) -> Possession {
+    let is_new = |locator: Locator| {
+        owed.locators.contains(&locator) || (owed.everything && !subscription.lists(&locator))
+    };
+    let are_new: Vec<bool> = covering_locators(subscription, variant).map(is_new).collect();
+    match are_new.contains(&true) {
+        _ if !are_new.contains(&false) => Possession::None,
+        true => Possession::Possible,
+        false => Possession::Certain,
+    }
 }
 
 /// S37: owes errors for what does not exist, if the client is to have them.

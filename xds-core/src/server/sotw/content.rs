@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::is_glob;
+use super::{is_glob, possession};
 use crate::cache::{LEFT_OUT_LIMIT, RejectedOfType, Removed, Snapshot, Update};
 use crate::name::{Revision, Version};
 use crate::server::contents::ResponseContents;
+use crate::server::diff::Possession;
 use crate::server::encode;
 use crate::server::owed::Owed;
 use crate::server::resolution::Resolution;
@@ -137,10 +138,15 @@ impl<'a> SotwContent<'a> {
     /// Whether the response removes or changes something that the client may have (S6e).
     pub(super) fn makes_room(self, update: &Update, releases: bool) -> bool {
         let holding = &self.state.holding;
+        let subscription = &self.state.subscription;
+        // Which of several wildcards is new is not known.
+        let is_unclear = self.owed.everything && subscription.wildcards().nth(1).is_some();
         // What it subscribed to since, and what came and went meanwhile, was not sent before.
-        let is_change = |variant: &Arc<Variant>| {
-            self.resolution.had(variant, update.from) && !self.owed.locators.has_name(variant.name())
+        let may_have = |variant: &Variant| {
+            is_unclear || possession(self.owed, subscription, variant) != Possession::None
         };
+        let is_change =
+            |variant: &Arc<Variant>| self.resolution.had(variant, update.from) && may_have(variant);
         let changes = update.from > Revision::ZERO && update.changed.iter().any(is_change);
         // The client may have anything from another stream.
         let is_brought = self.owed.brought.version.is_some();
@@ -148,7 +154,7 @@ impl<'a> SotwContent<'a> {
         let is_removed = |Removed { variant, .. }: &Removed| {
             let key = self.state.key(variant);
             let was_sent = variant.existed_at(update.from) || holding.is_ahead_with(&key, variant);
-            was_sent && holding.removed_with(&key).is_none()
+            was_sent && holding.removed_with(&key).is_none() && may_have(variant)
         };
         let removes = update.removed.iter().any(is_removed) || !update.replaced.is_empty();
         releases || changes || is_brought || removes
