@@ -23,7 +23,8 @@ pub(super) struct Owed {
     /// The answer to a wildcard.
     pub(super) everything: bool,
     /// SotW: whether the client subscribed to names while a full state was on its way that may
-    /// contain them. They may not exist any more, and only another full state says so (S25).
+    /// contain them, or has an error for them. They may not exist any more, and only another full
+    /// state says so (S25, S37).
     pub(super) is_overtaken: bool,
     /// Errors about names and types that cannot be served (G4, G8).
     pub(super) errors: BTreeSet<Failure>,

@@ -166,8 +166,12 @@ pub(super) fn respond(entry: &mut TypeEntry, turn: &mut Turn<'_>) -> Result<Opti
     };
     let resources = bodies.remove(0);
     let errors_at = bodies.len();
-    if !owed.errors.is_empty() {
-        bodies.push(Arc::new(encode::errors(state.encoding(), owed.errors.iter())));
+    let mut errors = owed.errors.clone();
+    if state.terms.known.full_state {
+        errors.extend(state.standing_failures(turn.snapshot));
+    }
+    if !errors.is_empty() {
+        bodies.push(Arc::new(encode::errors(state.encoding(), errors.iter())));
     }
     let alone = content.only_resource(&contents).or_else(|| {
         if !matches!(contents, ResponseContents::FullState) {

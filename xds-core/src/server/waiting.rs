@@ -16,6 +16,7 @@ use super::entries::TypeEntry;
 use super::order::Gate;
 use super::resolution::{Divided, Knowledge};
 use super::response::Response;
+use super::type_state::TypeState;
 use crate::cache::Snapshot;
 use crate::code::Code;
 use crate::name::{Nonce, Revision, Version};
@@ -112,6 +113,20 @@ impl Unknown {
     }
 }
 
+impl TypeState {
+    /// S37: the errors of names that still wait for their source. Each full state has them: without its error,
+    /// a name that is not in the full state does not exist.
+    pub(super) fn standing_failures(&self, snapshot: &Snapshot) -> Vec<Failure> {
+        let resolved = self.resolve(snapshot);
+        let mut failures = Vec::new();
+        for (waiting, locators) in &self.unknown.waiting {
+            let Some((code, message)) = &waiting.failure else { continue };
+            failures.extend(locators.iter().map(|locator| resolved.failure_of(&locator, *code, message)));
+        }
+        failures
+    }
+}
+
 impl TypeEntry {
     /// Whether a subscription cannot be answered because there was no commit yet, or because the
     /// source does not know what exists now (G13). What the client has is refreshed meanwhile.
@@ -147,8 +162,10 @@ impl TypeEntry {
             return has_to_wait.then_some(Gate::Shut);
         }
         self.look_at_waiting(&Look { now, wait, snapshot, has_to_wait });
-        // S25: a resource that a full state does not contain does not exist.
-        let is_partial = self.state.terms.sends_full_state() && !self.state.unknown.waiting.is_empty();
+        // S25: a resource that a full state does not contain does not exist, unless the client has an error
+        // for it (S37).
+        let is_unknown = self.state.unknown.waiting.keys().any(|waiting| waiting.failure.is_none());
+        let is_partial = self.state.terms.sends_full_state() && is_unknown;
         (is_partial || has_to_wait).then_some(Gate::Shut)
     }
 
@@ -295,20 +312,18 @@ impl TypeEntry {
                 return !is_state && is_unsent;
             }
             Knowledge::Absent => {
+                // S37: only a full state without the error says so.
+                owed.is_overtaken |= is_state && waiting.failure.is_some();
                 answered.push(locator.clone());
                 return false;
             }
+            // S37: reported once. The source may still answer that there is no variant.
             // C9c: the full state is sent without the resource, and the error says that the
             // resource may exist. G4: so an error must not go with a full state that lacks the
             // resource of the error.
-            Knowledge::Failed { code, message } if is_state => {
-                owed.owe_error(resolved.failure_of(locator, code, &message), look.now);
-                return false;
-            }
-            // S37: reported once. The source may still answer that there is no variant.
             Knowledge::Failed { code, message } => {
                 let failure = Some((code, Arc::clone(&message)));
-                if !look.has_to_wait && waiting.failure != failure {
+                if (is_state || !look.has_to_wait) && waiting.failure != failure {
                     owed.owe_error(resolved.failure_of(locator, code, &message), look.now);
                     (waiting.failure, waiting.is_reported) = (failure, true);
                 }

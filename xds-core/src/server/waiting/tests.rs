@@ -395,6 +395,24 @@ fn s37_an_absence_that_comes_after_an_error_is_told() {
     assert_eq!(client.sent(), "n3 X !\"a\"(8)");
 }
 
+/// The version stays the same (seed 3348).
+#[test]
+fn s37_s25_a_full_state_without_the_error_says_that_a_resource_does_not_exist() {
+    let cache = Cache::on_demand();
+    commit(&cache, "CDS a=1");
+    let mut client = sotw(&cache, "CDS", "a d");
+    commit(&cache, "CDS !d/14");
+    assert_eq!(client.sent(), "n1 CDS a=1 !\"d\"(14)");
+    client.ack("CDS", "1");
+    commit(&cache, "CDS a=2");
+    assert_eq!(client.sent(), "n2 CDS a=2 !\"d\"(14)", "without it there would be no d");
+    client.ack("CDS", "2");
+    commit(&cache, "CDS !d");
+    assert_eq!(client.sent(), "n3 CDS a=2");
+    client.ack("CDS", "3");
+    assert_eq!(client.sent(), "");
+}
+
 #[test]
 fn c4b_a_full_state_does_not_hold_what_is_unknown_beside_what_overlaps_it() {
     let cache = Cache::on_demand();
