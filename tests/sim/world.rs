@@ -193,7 +193,7 @@ impl World {
                 let before = rollouts.changed_names();
                 let tried = rollouts.tried.as_ref().map(|tried| (tried.contents.clone(), tried.began));
                 let Some(event) = rollouts.advance(self.now) else { break };
-                let names: BTreeSet<_> = before.into_iter().chain(rollouts.changed_names()).collect();
+                let names: BTreeSet<_> = before.iter().cloned().chain(rollouts.changed_names()).collect();
                 for client in &mut self.clients {
                     let connections = client.connections.values_mut();
                     let connections = connections.filter(|connection| connection.replica == at);
@@ -207,7 +207,7 @@ impl World {
                 if let Some((contents, began)) = tried
                     && matches!(&event, RolloutEvent::Refused(reason) if reason.contains(" rejected "))
                 {
-                    let checked = invariant::refusal::check(self, at, &contents, began);
+                    let checked = invariant::refusal::check(self, at, (&contents, &before), began);
                     self.violation = self.violation.take().or_else(|| checked.err());
                 }
             }

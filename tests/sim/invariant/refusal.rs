@@ -1,7 +1,7 @@
 //! A server refuses a rollout only for a content that a client cannot use: the other contents of a
 //! rejected response do not count, nor does a listener for which room is made in time (S6f).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use xds_core::server::Protocol;
@@ -13,11 +13,12 @@ use crate::known::Rejects;
 use crate::trying::Variation;
 use crate::world::World;
 
-/// Checks a refusal of the rollout that tried these contents since `began`.
+/// Checks a refusal of the rollout that tried these contents since `began`, and changed or removed
+/// these names.
 pub(crate) fn check(
     world: &World,
     replica: usize,
-    tried: &BTreeMap<Variation, Content>,
+    (tried, changed): (&BTreeMap<Variation, Content>, &BTreeSet<(Kind, String)>),
     began: Duration,
 ) -> Result<(), Violation> {
     // S6f: a split that takes longer counts as it is. What a proxy refuses, its own clients rejected.
@@ -33,8 +34,9 @@ pub(crate) fn check(
         let mut types = client.types.values();
         types.any(|known| known.takes_full_state() && client.has_unused(known.kind))
     };
-    // S6c: the same of a full state that our own client rejects (seed 4580).
-    let has_full_state = tried.keys().any(|(kind, _, _)| kind.is_full_state());
+    // S6c: the same of a full state that our own client rejects (seed 4580), also if the rollout only removes
+    // something of its type (seed 13850).
+    let has_full_state = changed.iter().any(|(kind, _)| kind.is_full_state());
     let mut agents = world.agents.iter().map(|agent| &agent.profile);
     if has_full_state && agents.any(|of| of.rejects && of.protocols.contains(&Protocol::Sotw)) {
         return Ok(());
