@@ -321,10 +321,9 @@ impl World {
         let Some(request) = connection.requests.front() else { return Ok(()) };
         self.trace.note(now, || format!("  c{at} to replica {}: {request}", connection.replica));
         self.trace.stats.requests += 1;
-        let (_, history) = connection.seen_of(&self.replicas[connection.replica].history);
+        let (view, history) = connection.seen_of(&self.replicas[connection.replica].history);
         connection.seen_at = history.len() - 1;
         connection.read(now, &node, connection.seen_at)?;
-        let (view, _) = connection.seen_of(&self.replicas[connection.replica].history);
         let alone = connection.seen.values_mut().flat_map(|seen| std::mem::take(&mut seen.rejections.alone));
         let alone = alone.filter(|(of, content)| invariant::known_bad::is_newest(&view, of, content));
         self.replicas[connection.replica].known_bad.extend(alone);
