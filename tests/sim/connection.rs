@@ -93,6 +93,8 @@ pub(crate) struct Seen {
     /// Names that a response removed, or of which it removed a variant, with the snapshot at that
     /// time.
     pub(crate) removed: BTreeMap<String, usize>,
+    /// The errors of the newest response.
+    pub(crate) errors: Vec<(String, i32)>,
     /// D18: names that the client gave up while it has a wildcard, until they are sent.
     pub(crate) given_up: BTreeSet<String>,
     pub(crate) is_answered: bool,
@@ -300,6 +302,7 @@ impl Connection {
         let variants = received.removed_variants.iter().map(|(name, _)| name);
         seen.removed.extend(received.removed.iter().chain(variants).map(|name| (name.clone(), sent_at)));
         seen.sent_at = sent_at;
+        seen.errors.clone_from(&received.errors);
         let asked = seen.ideal.asked.clone();
         let routes_asked = self.seen.get(&Kind::Route).is_some_and(|seen| !seen.ideal.asked.is_empty());
         self.responses.push_back(Envelope {
@@ -366,6 +369,7 @@ impl Seen {
             unanswered: BTreeMap::new(),
             rejections: Rejections::default(),
             tried: BTreeMap::new(),
+            errors: Vec::new(),
             given_up: BTreeSet::new(),
             sent_at: read_at,
             is_endpoints_due: false,

@@ -82,8 +82,9 @@ fn compare(
     // C5: on a SotW stream that starts without a version, no response reports that a name does not
     // exist (S17, S32). The timer of a client would remove the copy; this one has no timer (seed 108534).
     //
-    // S32: a client that applied a part of a response that it rejected brings the version of before. If that is
-    // the version of a state without resources, and there are none again, nothing is sent (seed 9955).
+    // S32: a client that applied a part of a response that it rejected brings the version of before.
+    // If that is the version of a state without resources, and there are none again, nothing is sent
+    // (seed 9955).
     let is_version_of_before = expected.is_empty()
         && known.nonce.is_empty()
         && known.version.bytes().all(|digit| digit == b'0')

@@ -33,10 +33,17 @@ pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
     let is_owed = |name: &String| rejections.owed.contains(name) || !rejections.sends.contains_key(name);
     let is_left_out = names.len() == 1 && names.iter().all(is_owed);
     let is_owed = is_due || is_tried || is_given_up || is_left_out;
-    if is_answer || is_owed || has_news(sent) || is_excused(sent) {
+    if is_answer || is_owed || has_news(sent) || ends_error(sent) || is_excused(sent) {
         return Ok(());
     }
     Err(Violation::new("news", format!("S6, D12: all of this was sent before: {}", sent.received)))
+}
+
+/// S37: a full state without the error for a name says that there is no resource (seed 3348).
+fn ends_error(sent: &Sent<'_>) -> bool {
+    let count = |errors: &[(String, i32)], of| errors.iter().filter(|error| *error == of).count();
+    let (before, now) = (&sent.before.errors, &sent.received.errors);
+    sent.after.takes_full_state() && before.iter().any(|of| count(before, of) > count(now, of))
 }
 
 fn is_excused(sent: &Sent<'_>) -> bool {

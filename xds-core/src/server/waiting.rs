@@ -114,8 +114,8 @@ impl Unknown {
 }
 
 impl TypeState {
-    /// S37: the errors of names that still wait for their source. Each full state has them: without its error,
-    /// a name that is not in the full state does not exist.
+    /// S37: the errors of names that still wait for their source. Each full state has them: without
+    /// its error, a name that is not in the full state does not exist.
     pub(super) fn standing_failures(&self, snapshot: &Snapshot) -> Vec<Failure> {
         let resolved = self.resolve(snapshot);
         let mut failures = Vec::new();
