@@ -27,9 +27,12 @@ use crate::name::ResourceName;
 use crate::protocol::Protocol;
 use crate::resource::VariantId;
 
+mod refused;
 mod removals;
 mod resources;
 mod watchers;
+
+pub(super) use refused::status_of_refused;
 
 impl Client {
     /// Reads, validates and applies one response of a server, and queues its ACK or NACK.
@@ -235,12 +238,14 @@ impl<'c> Applier<'c> {
         for received in std::mem::take(&mut response.resources) {
             self.apply_resource(received);
         }
+        let again = if self.relay.is_some() { removed.clone() } else { Vec::new() };
         self.apply_removals(removed);
         // S26, D12: in delta, and with other types, a name that is not in a response may exist.
         if self.sender().config.protocol == Protocol::Sotw && self.watched.known.full_state {
             self.apply_absences(&response.errors);
         }
         self.replace_other_servers();
+        self.note_refused_members(&again);
         let (watched, response_number) = (&*self.watched, self.head.number);
         let is_repeated = |(name, constraints): &VariantKey| {
             let named = watched.names.get(name);

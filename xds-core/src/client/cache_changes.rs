@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::rejection::Reason;
-use crate::cache::{Cache, CommitError, Snapshot, Transaction};
+use crate::cache::{Cache, CommitError, LocatorStatus, Snapshot, Transaction};
 use crate::constraint::Constraints;
 use crate::hash::HashMap;
 use crate::matching::{KeySetRule, SetError, VariantSet};
 use crate::name::{ResourceName, TypeUrl};
 use crate::resource::{Resource, VariantId};
+use crate::subscription::Locator;
 use crate::variants::Variants;
 
 /// The key of a variant among those of its type: its name and constraints.
@@ -31,6 +32,8 @@ pub(super) enum RemovalReason {
 pub(super) struct CacheChanges {
     pub(super) put: Put,
     pub(super) removed: BTreeMap<VariantKey, RemovalReason>,
+    /// What is known now of locators that have no variant.
+    pub(super) statuses: Vec<(Locator, Option<LocatorStatus>)>,
 }
 
 /// Variants to put, each once, in the order of the response. Servers mostly send them sorted, and
@@ -131,6 +134,9 @@ impl CacheChanges {
         }
         for (_, resource) in self.put.iter() {
             transaction.put(resource.clone());
+        }
+        for (locator, status) in &self.statuses {
+            transaction.set_status(type_url.clone(), locator.clone(), status.clone());
         }
         transaction
     }

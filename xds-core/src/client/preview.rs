@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Client;
+use super::apply::status_of_refused;
 use super::cache_changes::{CacheChanges, RemovalReason};
 use super::received::{Payload, ReceivedResource, ReceivedResponse, Removal};
 use super::watched_type::WatchedType;
@@ -14,7 +15,7 @@ use crate::extras::Extras;
 use crate::name::{ResourceName, TypeUrl, Version};
 use crate::protocol::Protocol;
 use crate::resource::{Resource, VariantId};
-use crate::subscription::is_set;
+use crate::subscription::{Locator, is_set};
 
 /// The new contents of a response, before it is applied.
 #[derive(Debug)]
@@ -60,6 +61,14 @@ impl Client {
             let id = resource.id.clone();
             let is_refused =
                 self.store.refused.get(&id).is_some_and(|refusal| refusal.version == resource.version);
+            // T45: what this response replaces may be the variant of clients of a wildcard that get a
+            // refused one instead. That is no absence for them.
+            for entry in watched.collections.iter().map(|at| watched.entry(*at)).filter(|_| is_refused) {
+                if key.1.matches(&entry.parameters) {
+                    let locator = Locator { name: key.0.clone(), parameters: entry.parameters.clone() };
+                    changes.statuses.push((locator, Some(status_of_refused(&key.0))));
+                }
+            }
             if !is_refused && seen.insert(key.clone()) {
                 variants.push((id, resource.version));
                 changes.put.insert(key, resource);

@@ -13,6 +13,7 @@ use crate::cache::{Cache, Transaction};
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, TypeUrl};
 use crate::resource::VariantId;
+use crate::subscription::Locator;
 
 /// The types that a client watches, and the cache that it fills.
 pub(super) struct Store {
@@ -95,6 +96,15 @@ impl Store {
         let watched = &mut self.types[of_type];
         let real = watched.aliases.get(&watched.entry(at).name).cloned();
         let entry = watched.remove(at);
+        let refused = watched.refused.extract_if(.., |(of, _), _| *of == at).map(|((_, name), _)| name);
+        let mut transaction = Transaction::new();
+        for name in refused.collect::<Vec<_>>() {
+            let locator = Locator { name, parameters: entry.parameters.clone() };
+            transaction.set_status(watched.type_url.clone(), locator, None);
+        }
+        if !transaction.is_empty() {
+            self.cache.commit(transaction).expect("a status of a locator breaks no rule of variants");
+        }
         let names = match entry.members {
             None => std::iter::once(entry.name).chain(real).collect::<Vec<_>>(),
             Some(members) => members.into_keys().collect(),

@@ -32,6 +32,9 @@ pub(super) struct WatchedType {
     pub(super) entries: Slab<WatchEntry>,
     /// The numbers of the entries that are globs or wildcards.
     pub(super) collections: Vec<u32>,
+    /// A proxy: members of wildcards and globs that exist, but whose variant it rejected, each with
+    /// the number of the collection, and with the generation of the stream (T31, T45).
+    pub(super) refused: BTreeMap<(u32, ResourceName), u64>,
     /// All names that are watched, have a variant in the cache, or have an alias.
     pub(super) names: ByName<NameRecord>,
     /// D24: watched names that are aliases, each with the name of its resource.
@@ -116,6 +119,7 @@ impl WatchedType {
             is_deferred: false,
             entries: Slab::new(),
             collections: Vec::new(),
+            refused: BTreeMap::new(),
             names: ByName::default(),
             aliases: ByName::default(),
         }

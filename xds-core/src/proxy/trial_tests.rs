@@ -104,6 +104,48 @@ fn t45_what_one_client_rejects_is_rejected_upstream_by_name_and_nobody_else_is_s
     assert!(sent.iter().all(|sent| sent.ends_with("X r[env=a]=C")), "{sent:?}");
 }
 
+/// Regression: the clients of a wildcard were told that the resource does not exist, when one of them
+/// rejected the variant in its place and another wildcard had none (seed 14997).
+#[test]
+fn t31_t45_a_wildcard_keeps_a_member_whose_new_variant_is_refused() {
+    for (then, told) in [
+        ("X r[env=a]=C", "1: X r[env=a]=C, 0: X r[env=a]=C -r[]"),
+        ("X -r[env=a]", "0: X -r[], 1: X -r[env=a]"),
+    ] {
+        let mut world = trying("X r=A");
+        let mut leaves = ["*?env=a", "*?env=a", "*?env=b"].map(|list| world.leaf("X", list));
+        for (pod, leaf) in leaves.iter().enumerate() {
+            let id = format!("pod-{pod}");
+            leaf.watch.name_client(ClientName { id: id.as_str().into(), cluster: "".into() });
+        }
+        settle(&mut world, &mut leaves, true);
+        world.commit("X -r r[env=a]=B");
+        let sent = settle(&mut world, &mut leaves, false);
+        assert_eq!(sent, "1: X r[env=a]=B -r[], 2: X -r[]");
+        world.commit(then);
+        assert_eq!(settle(&mut world, &mut leaves, true), told);
+    }
+}
+
+/// Lets all clients answer, and trials end. Returns what each client was sent.
+fn settle(world: &mut World, leaves: &mut [Delta], is_good: bool) -> String {
+    let mut all = Vec::new();
+    for _ in 0..4 {
+        world.run();
+        for (at, leaf) in leaves.iter_mut().enumerate() {
+            let sent = leaf.sent();
+            if let Some((nonce, content)) = sent.strip_prefix('n').and_then(|sent| sent.split_once(' ')) {
+                answer(leaf, nonce, is_good);
+                all.push(format!("{at}: {content}"));
+            }
+        }
+        if world.trying.is_some() {
+            world.conclude();
+        }
+    }
+    all.join(", ")
+}
+
 #[test]
 fn who_does_not_answer_in_time_rejects_nothing() {
     let mut world = trying("X r[env=a]=A");

@@ -283,6 +283,10 @@ impl<'a> Resolution<'a> {
         if listed(name) {
             return is_answered(name);
         }
+        // T45: the source has a variant of this member, but not one that clients may be sent.
+        if matches!(self.status(name, parameters), Some(LocatorStatus::Failed { .. })) {
+            return false;
+        }
         match xdstp::glob_of(name).filter(listed) {
             Some(glob) => is_answered(&glob),
             None => !subscription.is_wildcard_under(parameters) || is_answered(&ResourceName::from(WILDCARD)),
