@@ -92,10 +92,12 @@ impl Owed {
         self.answer_at(now);
     }
 
-    /// D21: whether the client brought a name, and unsubscribed from it or subscribed to it again since.
+    /// D21: whether the client brought a name, unsubscribed from it or subscribed to it again since, and is
+    /// owed an answer for the name.
     pub(super) fn has_given_up(&self, name: &ResourceName) -> bool {
         let has_error = || self.errors.iter().any(|failure| failure.name == *name);
-        self.brought.versions.get(name).is_some_and(String::is_empty) && !has_error()
+        let is_cleared = self.brought.versions.get(name).is_some_and(String::is_empty);
+        is_cleared && self.locators.has_name(name) && !has_error()
     }
 
     pub(super) fn owe_error(&mut self, failure: Failure, now: Duration) {

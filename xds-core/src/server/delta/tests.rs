@@ -512,6 +512,10 @@ fn d10_d21_what_was_brought_and_given_up_is_answered_at_once_if_it_does_not_exis
     let mut client = back(&cache, "CDS", "a?env=b", &[("a", "1")]);
     client.ask("CDS", "a -a?env=b");
     assert_eq!(client.sent(), "n1 CDS -a");
+    // A wildcard is no answer for the name, so the removal goes as for what the client has (seed 14378).
+    let mut client = back(&cache, "X", "*?env=b", &[("a", "1")]);
+    client.ask("X", "* -*?env=b");
+    assert_eq!(client.sent(), "n1 X -a");
 }
 
 /// Regression: the client gives up the wildcard, and with it the resource that it brought (D20). A
