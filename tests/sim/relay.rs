@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use xds_core::client::health::Status;
 use xds_core::client::{AuthorityConfig, Client, ClientConfig, Effects, Reason, Rejection, ServerConfig};
-use xds_core::proxy::health::Status;
 use xds_core::proxy::{Proxy, ProxyConfig, Route};
 use xds_core::server::Protocol;
 use xds_core::{Cache, Code, Snapshot, VariantId};

@@ -13,8 +13,8 @@ use http::uri::PathAndQuery;
 use tokio::time::{sleep_until, timeout};
 use tonic::{Request, Status};
 use tracing::{debug, info, warn};
+use xds_core::client::health;
 use xds_core::client::{Client as Machine, Code, Effects, Protocol, Reason};
-use xds_core::proxy::health;
 
 use crate::codec::Frames;
 use crate::hub::Hub;

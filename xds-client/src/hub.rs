@@ -12,8 +12,8 @@ use atomic_waker::AtomicWaker;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::info;
+use xds_core::client::health::Status;
 use xds_core::client::{Client as Machine, Decode, Effects, WatchError, WatchId};
-use xds_core::proxy::health::Status;
 use xds_core::{ClientOutcome, Parameters, ResourceName, TypeUrl};
 
 use crate::metrics::Recorder;

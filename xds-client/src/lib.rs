@@ -80,4 +80,5 @@ pub use inspect::{InspectError, inspect};
 pub use metrics::Recorder;
 pub use transport::{Connector, Credentials, Io, Pending};
 pub use watcher::{Event, Payload, Raw, Resource, ResourceType, SetEvent, SetWatcher, Watcher};
+pub use xds_core::client::health;
 pub use xds_core::client::{Code, Protocol, Report, ResourceFailure, ResourceStatus};

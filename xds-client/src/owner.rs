@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
+use xds_core::client::health::Status;
 use xds_core::client::{Client as Machine, Effects, Protocol};
-use xds_core::proxy::health::Status;
 use xds_core::{ClientOutcome, Delivery};
 
 /// An event of a machine, and the time when it comes.

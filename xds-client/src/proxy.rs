@@ -30,8 +30,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing::{error, info, warn};
+use xds_core::client::health::{Event, Init, SyncState};
 use xds_core::client::{self as machine, Effects};
-use xds_core::proxy::health::{Event, Init, SyncState};
 use xds_core::proxy::view::View;
 use xds_core::proxy::{Notice, Proxy as Machine, ProxyCounts, ProxyLoad};
 use xds_core::{Cache, TypeUrl, VariantId, shortened};
@@ -46,7 +46,7 @@ use relay::Relay;
 
 pub use builder::ProxyBuilder;
 pub use readiness::NotReady;
-pub use xds_core::proxy::{ProxyConfig, Route, Sharing, UpstreamKind, health, view};
+pub use xds_core::proxy::{ProxyConfig, Route, Sharing, UpstreamKind, view};
 
 mod builder;
 mod readiness;

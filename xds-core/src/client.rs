@@ -48,6 +48,7 @@
 //! | `entries` | adding and removing watches |
 //! | `servers`, `upstream`, `authority` | all servers; one server and its stream; the servers that an authority uses |
 //! | `fallback` | when an authority uses its next server, and what its watchers see during an outage |
+//! | [`health`] | the state of each type on one server |
 //! | `timers` | what happens as time passes |
 //! | `requests` | subscriptions, ACKs and NACKs on the wire |
 //! | `received`, `rejection` | a response as read from the wire; the reasons to reject parts of it |
@@ -101,6 +102,7 @@ mod entries;
 mod fallback;
 #[cfg(test)]
 pub(crate) mod fixture;
+pub mod health;
 mod preview;
 mod received;
 mod rejection;

@@ -32,7 +32,6 @@
 //! | `stream_state` | the streams of a route, and the types that each of them subscribes to |
 //! | `linger` | upstream subscriptions that no downstream subscription relies on |
 //! | `trial` | responses that a few clients try first |
-//! | [`health`] | the state of each type in an upstream |
 //! | [`view`] | reads of the cache in the process, by generation, without rejected types |
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +39,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cache::{Cache, ClientName, OnDemandSubscription, OnDemandSubscriptions};
-use crate::client::ClientConfig;
+use crate::client::{ClientConfig, health};
 use crate::name::{ResourceName, TypeUrl};
 use crate::resource::VariantId;
 use crate::subscription::ExcludedAuthorities;
@@ -63,7 +62,6 @@ mod bound_tests;
 mod config;
 #[cfg(test)]
 mod fixture;
-pub mod health;
 mod linger;
 #[cfg(test)]
 mod migration_tests;

@@ -10,7 +10,7 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use serde_json::{Value, json};
 use xds::client::ServerState;
-use xds::client::proxy::health::SyncState;
+use xds::client::health::SyncState;
 use xds::client::proxy::{Proxy, Upstream};
 use xds::{Peer, Readiness, RejectedVariant, Rejections, ServerConfig, TypeUrl, shortened};
 

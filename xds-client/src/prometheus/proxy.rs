@@ -26,7 +26,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use xds_core::proxy::health::SyncState;
+use xds_core::client::health::SyncState;
 use xds_core::proxy::{ProxyCounts, ProxyLoad};
 
 use super::{Learned, Types};

@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 use tonic::{Code, Request};
 use tracing::{debug, info, warn};
 use xds_core::TypeUrl;
-use xds_core::proxy::health::{Status, SyncState};
+use xds_core::client::health::{Status, SyncState};
 
 use super::{Proxy, ProxyHub};
 use crate::codec::Frames;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
+use xds_core::client::health::Status;
 use xds_core::client::{self as machine, Client as ClientMachine, Effects};
 use xds_core::proxy::Route;
-use xds_core::proxy::health::Status;
 use xds_core::{ClientOutcome, Delivery};
 use xds_proto::service::SERVICES;
 

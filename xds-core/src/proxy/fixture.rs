@@ -9,8 +9,8 @@ use bytes::Bytes;
 use prost::Message;
 use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest, ResourceLocator};
 
-use super::health::Status;
 use super::{Proxy, ProxyConfig, Route, UpstreamKind, scripted};
+use crate::client::health::Status;
 use crate::client::{ClientConfig, Effects, Protocol, ServerConfig};
 use crate::server::fixture::{Delta, Sotw, commit, type_url};
 use crate::server::{self, DeltaRequest, Next, Service, Serving, SotwRequest, StreamConfig, TypeConfig};

@@ -12,11 +12,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::health::{Event, Health, Status, SyncState};
 use super::route::Route;
 use super::upstreams::UpstreamClient;
 use super::{Notice, Proxy};
 use crate::cache::{LocatorStatus, Transaction};
+use crate::client::health::{Event, Health, Status, SyncState};
 use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::name::TypeUrl;

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use super::fixture::{Refusal, World, by_node};
-use super::health::{Event, SyncState};
 use super::{Notice, ProxyConfig, Route};
 use crate::client::Protocol;
+use crate::client::health::{Event, SyncState};
 use crate::server::fixture::{Delta, type_url};
 
 const PROTOCOLS: [Protocol; 2] = [Protocol::Delta, Protocol::Sotw];

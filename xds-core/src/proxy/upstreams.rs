@@ -5,7 +5,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::health::Status;
 use super::name::{SubscriptionId, UpstreamSubscription};
 use super::room::WithoutRoom;
 use super::route::Route;
@@ -13,6 +12,7 @@ use super::set::{RestoredSets, SetChange, SetId};
 use super::stream_state::StreamState;
 use super::{Key, Notice, Proxy};
 use crate::cache::LocatorStatus;
+use crate::client::health::Status;
 use crate::client::{Applied, Client, ClientConfig, Effects, Relay, Restored, WatchId};
 use crate::code::Code;
 use crate::subscription::{WILDCARD, is_set};

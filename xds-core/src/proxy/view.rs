@@ -27,7 +27,7 @@
 //! ```
 //! use std::task::{Context, Poll, Waker};
 //! use std::time::Duration;
-//! use xds_core::proxy::health::Health;
+//! use xds_core::client::health::Health;
 //! use xds_core::proxy::view::{ViewChange, ReadRoute, Typed, View, ViewEvent, ViewRequest};
 //! use xds_core::{Cache, Parameters, Resource, Transaction, TypeUrl};
 //!
@@ -75,8 +75,8 @@ use std::sync::{Arc, Mutex, Weak};
 use arc_swap::ArcSwap;
 use atomic_waker::AtomicWaker;
 
-use super::health::{Generation, Health, SyncState};
 use crate::cache::{Cache, Snapshot, lock};
+use crate::client::health::{Generation, Health, SyncState};
 use crate::name::TypeUrl;
 
 pub use guard::{ReadGuard, ReadRoute, Resources, Typed};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use xds::admin::{Trouble, Troubles};
-use xds::client::proxy::health::{Status, SyncState};
+use xds::client::health::{Status, SyncState};
 use xds::client::proxy::{NotReady, Proxy, Upstream};
 use xds::client::{ServerFailure, ServerState};
 use xds::{TypeUrl, type_name};

@@ -5,8 +5,8 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use super::*;
 use crate::client::Code;
-use crate::proxy::health::Status;
-use crate::proxy::health::fixture::{Fixture, shown_init, shown_state, url};
+use crate::client::health::Status;
+use crate::client::health::fixture::{Fixture, shown_init, shown_state, url};
 use crate::server::fixture::{commit, parameters, payload};
 use crate::variants::Variant;
 

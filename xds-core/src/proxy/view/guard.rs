@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use super::Present;
 use crate::cache::TypeSnapshot;
 use crate::client::Code;
+use crate::client::health::{Generation, Status, SyncState};
 use crate::name::ResourceName;
 use crate::parameters::Parameters;
-use crate::proxy::health::{Generation, Status, SyncState};
 use crate::variants::{Variant, Variants};
 
 /// A type of resource, for [`View::read`](super::View::read).

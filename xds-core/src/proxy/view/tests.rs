@@ -3,7 +3,7 @@
 use super::fixture::{A, B, Viewed, shown_read, status_of};
 use super::*;
 use crate::Parameters;
-use crate::proxy::health::fixture::url;
+use crate::client::health::fixture::url;
 
 #[test]
 fn before_the_first_init_every_read_goes_upstream() {

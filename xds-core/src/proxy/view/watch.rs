@@ -10,8 +10,8 @@ use atomic_waker::AtomicWaker;
 
 use super::{Present, SharedView};
 use crate::cache::TypeSnapshot;
+use crate::client::health::{Generation, Init, Status, SyncState};
 use crate::name::{Revision, TypeUrl};
-use crate::proxy::health::{Generation, Init, Status, SyncState};
 use crate::resource::VariantId;
 use crate::variants::{Variant, Variants};
 

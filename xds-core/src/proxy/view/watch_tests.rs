@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 use super::fixture::{Viewed, Wakes, reported, request, status_of};
 use super::*;
 use crate::cache::TypeSnapshot;
-use crate::proxy::health::fixture::url;
+use crate::client::health::fixture::url;
 
 fn rejected(letter: &str) -> Result<(), ViewError> {
     Err(ViewError::Rejected { type_url: url(letter), status: status_of(letter) })

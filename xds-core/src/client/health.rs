@@ -37,7 +37,7 @@
 //! ```
 //! use std::time::Duration;
 //! use xds_core::client::Code;
-//! use xds_core::proxy::health::{Event, Health, Status};
+//! use xds_core::client::health::{Event, Health, Status};
 //!
 //! let now = Duration::ZERO;
 //! let (clusters, things) = ("type.googleapis.com/C".into(), "type.googleapis.com/T".into());
@@ -72,7 +72,7 @@ pub use sync_state::{Event, Generation, Init, Status, SyncState};
 
 mod culprit_search;
 #[cfg(test)]
-pub(super) mod fixture;
+pub(crate) mod fixture;
 #[cfg(test)]
 mod isolation_tests;
 mod sync_state;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use crate::client::Code;
+use crate::code::Code;
 use crate::name::TypeUrl;
 
 /// Counts the streams to one upstream. Local: it never goes on the wire.
@@ -92,7 +92,7 @@ impl SyncState {
 }
 
 impl Init {
-    pub(in crate::proxy) fn new<'s>(
+    pub(crate) fn new<'s>(
         generation: Generation,
         states: impl IntoIterator<Item = (&'s TypeUrl, &'s SyncState)>,
     ) -> Self {
