@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use xds_core::client::{
     AuthorityConfig, Client, ClientConfig, Effects, ErrorPolicy, Protocol, ResourceView, ServerConfig,
-    WatchId,
+    StreamEnd, WatchId,
 };
 use xds_core::{Parameters, ResourceName};
 
@@ -176,7 +176,7 @@ impl World {
         }
         self.is_connecting[server] = false;
         self.has_failed[server] = true;
-        self.client.on_end(self.now, server, "lost", u32::MAX / 3)
+        self.client.on_end(self.now, server, StreamEnd::lost("lost", u32::MAX / 3))
     }
 
     fn leave(&mut self, server: usize) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use xds_core::client::{
     Accepted, AuthorityConfig, Client, ClientConfig, Code, Effects, Report, ResourceView, ServerConfig,
-    Touched, WatchId,
+    StreamEnd, Touched, WatchId,
 };
 use xds_core::server::Protocol;
 use xds_core::{Parameters, ResourceName};
@@ -222,7 +222,8 @@ impl Agent {
             return Ok(());
         }
         self.failures = self.failures.wrapping_add(1);
-        let effects = self.client.on_end(now, server, "cut", self.failures.wrapping_mul(0x9e37_79b9));
+        let effects =
+            self.client.on_end(now, server, StreamEnd::lost("cut", self.failures.wrapping_mul(0x9e37_79b9)));
         self.observe(now, Event::Ended, &effects)
     }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use xds_core::client::health::Status;
-use xds_core::client::{AuthorityConfig, Client, ClientConfig, Effects, Reason, Rejection, ServerConfig};
+use xds_core::client::{
+    AuthorityConfig, Client, ClientConfig, Effects, Reason, Rejection, ServerConfig, StreamEnd,
+};
 use xds_core::proxy::{Proxy, ProxyConfig, Route};
 use xds_core::server::Protocol;
 use xds_core::{Cache, Code, Snapshot, VariantId};
@@ -282,7 +284,7 @@ impl Relay {
         }
         self.failures = self.failures.wrapping_add(1);
         let jitter = self.failures.wrapping_mul(0x9e37_79b9);
-        self.change(now, route, |client| client.on_end(now, server, "cut", jitter));
+        self.change(now, route, |client| client.on_end(now, server, StreamEnd::lost("cut", jitter)));
     }
 
     /// Sends the next request, if there is one; `origin_at` is the newest state of the origin.

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::info;
 use xds_core::client::health::Status;
-use xds_core::client::{Client as Machine, Decode, Effects, WatchError, WatchId};
+use xds_core::client::{Client as Machine, Decode, Effects, StreamEnd, WatchError, WatchId};
 use xds_core::{ClientOutcome, Parameters, ResourceName, TypeUrl};
 
 use crate::metrics::Recorder;
@@ -183,7 +183,8 @@ impl Hub {
 
     /// The stream of a server ended. The status is from the server, or from gRPC in its place.
     pub(crate) fn end(&self, server: usize, status: Option<Status>, reason: &str, jitter: u32) {
-        let event = |machine: &mut Machine, now| ((), machine.on_end(now, server, reason, jitter));
+        let end = StreamEnd { status: status.clone(), reason, jitter };
+        let event = |machine: &mut Machine, now| ((), machine.on_end(now, server, end));
         self.apply(event, |owner, event| owner.end(server, status, event));
     }
 

@@ -49,6 +49,7 @@
 //! | `servers`, `upstream`, `authority` | all servers; one server and its stream; the servers that an authority uses |
 //! | `fallback` | when an authority uses its next server, and what its watchers see during an outage |
 //! | [`health`] | the state of each type on one server |
+//! | `refused_types` | types that a server does not serve |
 //! | `timers` | what happens as time passes |
 //! | `requests` | subscriptions, ACKs and NACKs on the wire |
 //! | `received`, `rejection` | a response as read from the wire; the reasons to reject parts of it |
@@ -74,6 +75,7 @@ use crate::resource::VariantId;
 use crate::subscription::is_set;
 use crate::xdstp::XdstpName;
 
+use health::{Health, Status};
 use resource_state::ResourceState;
 use servers::Servers;
 use store::Store;
@@ -105,6 +107,7 @@ pub(crate) mod fixture;
 pub mod health;
 mod preview;
 mod received;
+mod refused_types;
 mod rejection;
 mod report;
 mod requests;
@@ -127,6 +130,8 @@ mod fallback_tests;
 mod hostile_tests;
 #[cfg(test)]
 mod names_tests;
+#[cfg(test)]
+mod refused_types_tests;
 #[cfg(test)]
 mod restore_tests;
 #[cfg(test)]
@@ -152,6 +157,17 @@ pub struct Client {
     /// While clients of a proxy try a response of this server: the subscriptions that the server was
     /// sent after it made the response. An absence in the response does not count for them (T35).
     late: Option<(usize, BTreeSet<WatchId>)>,
+}
+
+/// How a stream, or an attempt to open one, ended.
+#[derive(Debug, Clone, Default)]
+pub struct StreamEnd<'a> {
+    /// The status that the server sent, if it sent one.
+    pub status: Option<Status>,
+    /// The reason for people: it becomes part of the error that watchers see.
+    pub reason: &'a str,
+    /// A random number, for the backoff (C7).
+    pub jitter: u32,
 }
 
 /// One watch. All watchers of the same type, name and parameters share it.
@@ -202,6 +218,14 @@ pub enum WatchError {
     },
 }
 
+impl<'a> StreamEnd<'a> {
+    /// An end without a status of the server.
+    #[must_use]
+    pub const fn lost(reason: &'a str, jitter: u32) -> Self {
+        Self { status: None, reason, jitter }
+    }
+}
+
 impl Client {
     /// A client without watches. It has its own cache, unless it belongs to a proxy (a
     /// [relay](ClientConfig::relay)).
@@ -211,8 +235,9 @@ impl Client {
     #[must_use]
     pub fn new(config: ClientConfig) -> Self {
         assert!(config.servers.len() <= SERVERS_LIMIT, "more than {SERVERS_LIMIT} servers");
+        let health = || config.relay.is_none().then(|| Health::new(config.resource_timeout));
         let (servers, authority_numbers) =
-            Servers::new(config.servers, config.default_authority, config.authorities);
+            Servers::new(config.servers, health, config.default_authority, config.authorities);
         // T34: while a server changes the keys of a name, variants with the old keys and variants
         // with the new keys may be in the cache together.
         let cache = match &config.relay {
@@ -308,6 +333,10 @@ impl Client {
         watched.watchers += 1;
         if watched.watchers == 1 {
             let is_missing = watched.state.is_missing();
+            if let Some(failure) = self.standing_refusal(authority, of_type) {
+                // The view has it at once.
+                self.store.entry_mut(id).state.on_error(failure, ErrorPolicy::default());
+            }
             self.servers.authorities[authority].entries += 1;
             for at in 0..self.servers.authorities[authority].in_use().len() {
                 let server = self.servers.authorities[authority].in_use()[at];
@@ -464,6 +493,7 @@ impl Client {
     /// send (P5.4).
     pub fn on_open(&mut self, now: Duration, server: usize) {
         self.servers[server].open(now, self.store.responses);
+        self.open_health(now, server);
         self.forget_subscriptions(server);
         for of_type in 0..self.store.types.len() {
             let entries: Vec<_> = self.store.types[of_type].entries.iter().map(|(at, _)| at).collect();
@@ -477,11 +507,12 @@ impl Client {
         }
     }
 
-    /// The stream ended, or the connection failed. `reason` becomes part of the error that watchers
-    /// see. `jitter` is a random number, for the backoff (C7).
-    pub fn on_end(&mut self, now: Duration, server: usize, reason: &str, jitter: u32) -> Effects {
+    /// The stream ended, or the connection failed.
+    pub fn on_end(&mut self, now: Duration, server: usize, end: StreamEnd<'_>) -> Effects {
         let mut effects = Effects::default();
-        let is_failure = self.servers[server].end(now, jitter);
+        let StreamEnd { status, reason, jitter } = end;
+        let is_explained = self.end_health(now, server, status, &mut effects);
+        let is_failure = self.servers[server].end(now, jitter, is_explained);
         self.after_stream(server);
         if is_failure {
             let text = format!("{} cannot be reached: {reason}", self.servers[server].config.name);

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use prost::Message;
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 use xds_core::client::{
-    Client, ClientConfig, Effects, ErrorPolicy, Protocol, ResourceView, ServerConfig, WatchId,
+    Client, ClientConfig, Effects, ErrorPolicy, Protocol, ResourceView, ServerConfig, StreamEnd, WatchId,
 };
 use xds_core::server::{DeltaRequest, Next, Service, SotwRequest, Stream, StreamConfig};
 use xds_core::subscription::{Locator, Requested};
@@ -245,7 +245,7 @@ impl World {
                 let server = self.server(*server);
                 if self.client.connect_at(server).is_some_and(|at| at <= self.now) {
                     self.client.on_connecting(server);
-                    let effects = self.client.on_end(self.now, server, "down", u32::MAX / 2);
+                    let effects = self.client.on_end(self.now, server, StreamEnd::lost("down", u32::MAX / 2));
                     self.hear(&effects);
                 }
             }
@@ -331,7 +331,7 @@ impl World {
 
     fn cut(&mut self, server: usize) {
         if self.links[server].take().is_some() {
-            let effects = self.client.on_end(self.now, server, "cut", u32::MAX / 2);
+            let effects = self.client.on_end(self.now, server, StreamEnd::lost("cut", u32::MAX / 2));
             self.hear(&effects);
         }
     }

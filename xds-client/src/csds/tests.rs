@@ -1,7 +1,9 @@
 use std::time::Duration;
 
 use prost::Message;
-use xds_core::client::{ClientConfig as MachineConfig, ErrorPolicy, Protocol, Restored, ServerConfig};
+use xds_core::client::{
+    ClientConfig as MachineConfig, ErrorPolicy, Protocol, Restored, ServerConfig, StreamEnd,
+};
 use xds_core::{Constraints, Parameters, VariantId};
 use xds_proto::envoy::service::discovery::v3::{
     DeltaDiscoveryResponse, DynamicParameterConstraints, Resource, ResourceError, ResourceName,
@@ -211,9 +213,9 @@ fn p1_7_p1_10_p1_13_without_a_kept_copy_there_is_no_version_either() {
 fn p1_1_p1_2_an_outage_is_no_error_of_a_resource() {
     let mut fixture = Fixture::watching(ErrorPolicy::default(), &["a", "b"]);
     fixture.get("v1", "a=1");
-    fixture.machine.on_end(fixture.now, 0, "gone", 0);
+    fixture.machine.on_end(fixture.now, 0, StreamEnd::lost("gone", 0));
     fixture.machine.on_connecting(0);
-    fixture.machine.on_end(fixture.now, 0, "refused", 0);
+    fixture.machine.on_end(fixture.now, 0, StreamEnd::lost("refused", 0));
     assert_eq!(fixture.shown(), ["ACKED a v1 = 1 @ 1001", "REQUESTED b"]);
 }
 

@@ -59,6 +59,7 @@ impl Client {
         self.store.responses += 1;
         let (nonce, version): (Arc<str>, Arc<str>) = (response.nonce.into(), response.version.into());
         let type_url = self.store.types[of_type].type_url.clone();
+        let refusal = response.refusal();
         let is_for_collections = self.servers[server].of_type(of_type).is_for_collections(&response);
         let mut applier = Applier {
             now,
@@ -113,6 +114,7 @@ impl Client {
         if applied.valid > 0 {
             self.return_to(now, server);
         }
+        self.answer_health(server, of_type, refusal);
         effects.response = Some(applied);
         self.store.take_not_restored(&mut effects);
         self.sort_touched(&mut effects);

@@ -95,7 +95,7 @@ impl Fixture {
 
     /// Ends the stream of a server. Returns the changed views.
     pub(crate) fn end(&mut self, server: usize) -> String {
-        let effects = self.client.on_end(self.now, server, "gone", u32::MAX / 2);
+        let effects = self.client.on_end(self.now, server, StreamEnd::lost("gone", u32::MAX / 2));
         self.shown(&effects)
     }
 
@@ -141,7 +141,7 @@ impl Fixture {
         show_view(&self.client.view(watch))
     }
 
-    fn shown(&self, effects: &Effects) -> String {
+    pub(crate) fn shown(&self, effects: &Effects) -> String {
         let show = |touched: &Touched| {
             let entry = self.client.store.entry(touched.watch);
             let member = touched.member.as_ref().map(|name| format!("/{name}")).unwrap_or_default();

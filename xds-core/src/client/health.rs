@@ -119,6 +119,8 @@ struct RequestedType {
     probe_at: Option<Duration>,
     /// How many times in a row it was isolated, or its probe failed.
     failures: u32,
+    /// When it was isolated.
+    refused_at: Duration,
 }
 
 impl Health {
@@ -152,6 +154,7 @@ impl Health {
             deadline,
             probe_at: None,
             failures: 0,
+            refused_at: now,
         };
         self.types.insert(type_url.clone(), requested);
     }
@@ -254,6 +257,7 @@ impl Health {
         let Some(type_url) = culprit else { return Vec::new() };
         let requested = self.types.get_mut(&type_url).expect("only requested types are searched");
         requested.state = SyncState::Rejected(self.generation, status);
+        requested.refused_at = now;
         requested.back_off(now);
         self.events(Some(&type_url))
     }
@@ -351,6 +355,27 @@ impl Health {
             self.search.defer(type_url.clone());
         }
         self.events(Some(type_url))
+    }
+
+    /// Whether the last stream ended because of a type, and the next one goes on without it, or shows
+    /// which one it is.
+    #[must_use]
+    pub fn is_searching(&self) -> bool {
+        self.phase == StreamPhase::Searching
+    }
+
+    /// The status with which a type was refused; `None` if it was not.
+    #[must_use]
+    pub fn refusal(&self, type_url: &TypeUrl) -> Option<&Status> {
+        match self.state(type_url)? {
+            SyncState::Rejected(_, status) => Some(status),
+            SyncState::Requested | SyncState::Synced(_) | SyncState::Stale(_) => None,
+        }
+    }
+
+    /// When a type was isolated.
+    pub(super) fn refused_at(&self, type_url: &TypeUrl) -> Duration {
+        self.types.get(type_url).map(|requested| requested.refused_at).unwrap_or_default()
     }
 
     /// The generation of the newest stream.

@@ -29,12 +29,13 @@ impl Client {
             return None;
         }
         for of_type in 0..self.servers[server].types.len() {
-            if self.store.types[of_type].is_deferred && !self.servers[server].of_type(of_type).is_open {
-                continue;
-            }
+            let was_open = self.servers[server].of_type(of_type).is_open;
             let upstream = self.servers[server].of_type(of_type);
             let is_wildcard_ending = matches!(upstream.requested, RequestedNames::NamedWildcard);
             if upstream.dirty.is_empty() && upstream.pending_acks.is_empty() && !is_wildcard_ending {
+                continue;
+            }
+            if !was_open && !self.may_request(now, server, of_type) {
                 continue;
             }
             let request = match self.servers[server].is_delta() {
@@ -42,6 +43,9 @@ impl Client {
                 false => self.sotw_request(now, server, of_type),
             };
             if request.is_some() {
+                if !was_open {
+                    self.note_requested(now, server, of_type);
+                }
                 return request;
             }
         }

@@ -5,6 +5,7 @@ use std::ops::{Index, IndexMut};
 
 use super::authority::Authority;
 use super::config::{AuthorityConfig, ServerConfig};
+use super::health::Health;
 use super::upstream::Upstream;
 
 /// The servers, and the authorities that use them.
@@ -17,9 +18,11 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    /// The servers, and the number of each configured authority by its name.
+    /// The servers, and the number of each configured authority by its name. `health`: of each server at
+    /// first.
     pub(super) fn new(
         servers: Vec<ServerConfig>,
+        health: impl Fn() -> Option<Health>,
         default_authority: AuthorityConfig,
         named: BTreeMap<String, AuthorityConfig>,
     ) -> (Self, BTreeMap<String, usize>) {
@@ -28,7 +31,13 @@ impl Servers {
             numbers.insert(name, authorities.len());
             authorities.push(Authority::new(authority));
         }
-        (Self { upstreams: servers.into_iter().map(Upstream::new).collect(), authorities }, numbers)
+        (
+            Self {
+                upstreams: servers.into_iter().map(|config| Upstream::new(config, health())).collect(),
+                authorities,
+            },
+            numbers,
+        )
     }
 
     /// C15: whether an authority uses this server, and servers after it too.

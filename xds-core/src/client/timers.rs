@@ -35,8 +35,9 @@ impl Client {
     pub fn next_deadline(&self) -> Option<Duration> {
         let timers = self.timers.iter().filter_map(|timers| timers.deadlines.front()).map(|(at, _)| *at);
         let expiry = self.store.expiries.first().map(|(at, ..)| *at);
+        let health = (0..self.servers.upstreams.len()).filter_map(|server| self.health_deadline(server));
         let quiet = self.servers.upstreams.iter().filter_map(|upstream| self.works_from(upstream));
-        timers.chain(expiry).chain(quiet).min()
+        timers.chain(expiry).chain(quiet).chain(health).min()
     }
 
     /// Handles all deadlines up to `now`.
@@ -46,6 +47,7 @@ impl Client {
             if self.works_from(&self.servers[server]).is_some_and(|at| at <= now) {
                 self.on_alive(server, &mut effects);
             }
+            self.time_out_health(now, server);
         }
         for timers in 0..self.timers.len() {
             while let Some((deadline, watch)) = self.timers[timers].deadlines.front().copied() {

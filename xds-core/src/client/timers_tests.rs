@@ -11,7 +11,7 @@ fn c7_p5_1_p5_2_backoff_grows_by_1_6_up_to_120_s_within_a_fifth_and_ends_with_a_
         let mut base: f64 = 1.0;
         for _ in 0..15 {
             f.client.on_connecting(0);
-            f.client.on_end(Duration::ZERO, 0, "down", jitter);
+            f.client.on_end(Duration::ZERO, 0, StreamEnd::lost("down", jitter));
             let delay = f.client.connect_at(0).expect("it is wanted").as_secs_f64();
             assert!((delay - base * share).abs() < 1e-6, "{delay} is not {base} x {share}");
             base = (base * 1.6).min(120.0);
@@ -22,7 +22,7 @@ fn c7_p5_1_p5_2_backoff_grows_by_1_6_up_to_120_s_within_a_fifth_and_ends_with_a_
         f.get("CDS v1 n1: a=1");
         assert_eq!(f.end(0), "");
         f.client.on_connecting(0);
-        f.client.on_end(Duration::ZERO, 0, "down", jitter);
+        f.client.on_end(Duration::ZERO, 0, StreamEnd::lost("down", jitter));
         let delay = f.client.connect_at(0).expect("it is wanted").as_secs_f64();
         assert!((delay - share).abs() < 1e-6, "P5.2: it begins anew");
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::ServerConfig;
+use super::health::Health;
 use super::received::ReceivedResponse;
 use super::resource_failure::ResourceFailure;
 use crate::name::ResourceName;
@@ -19,6 +20,10 @@ pub(super) struct Upstream {
     pub(super) failure: Option<Arc<ResourceFailure>>,
     /// How many attempts failed in a row (C7).
     failures: u32,
+    /// The state of each type; `None` in a client of a proxy.
+    pub(super) health: Option<Health>,
+    /// How many streams in a row ended because of a type, without any response.
+    searches: u32,
     /// The number of the newest stream, 1 for the first.
     pub(super) generation: u64,
     /// S11: whether the node was sent on this stream.
@@ -108,8 +113,10 @@ impl TypeStream {
 }
 
 impl Upstream {
-    pub(super) fn new(config: ServerConfig) -> Self {
+    pub(super) fn new(config: ServerConfig, health: Option<Health>) -> Self {
         Self {
+            health,
+            searches: 0,
             config,
             phase: Phase::Away { retry_at: Duration::ZERO },
             failure: None,
@@ -163,7 +170,7 @@ impl Upstream {
 
     /// P5.2: a response came, so the backoff starts again.
     pub(super) fn on_response(&mut self) {
-        self.failures = 0;
+        (self.failures, self.searches) = (0, 0);
         if let Phase::Open { is_answered, .. } = &mut self.phase {
             *is_answered = true;
         }
@@ -173,9 +180,12 @@ impl Upstream {
     ///
     /// C7: if a response came on the stream, it is no failure, and the client connects again at
     /// once, but at most once a second, so that a server that ends each stream after a response is
-    /// not flooded. Otherwise the backoff applies.
-    pub(super) fn end(&mut self, now: Duration, jitter: u32) -> bool {
+    /// not flooded. The same if a type `is_explained`: at once, and a little later each time.
+    /// Otherwise the backoff applies.
+    pub(super) fn end(&mut self, now: Duration, jitter: u32, is_explained: bool) -> bool {
+        self.searches = if is_explained { self.searches + 1 } else { 0 };
         let retry_at = match self.phase {
+            _ if is_explained => Some(now + SEARCH_STEP * self.searches),
             Phase::Open { since, is_answered: true } => Some(now.max(since + FIRST_BACKOFF)),
             Phase::Open { .. } | Phase::Connecting | Phase::Away { .. } => None,
         };
@@ -187,6 +197,13 @@ impl Upstream {
         retry_at.is_none()
     }
 
+    /// G4: whether another stream may show at once which type ends it: a search takes so many streams
+    /// without a response. More of them show that the server works for no type.
+    pub(super) fn may_search(&self) -> bool {
+        let types = self.health.iter().flat_map(Health::states).count();
+        self.searches <= types.checked_ilog2().unwrap_or_default() + 1
+    }
+
     /// C7: 1 s, then 1.6 times as long each time up to 120 s, and 20 % more or less.
     fn backoff(&self, jitter: u32) -> Duration {
         let exponent = i32::try_from(self.failures).unwrap_or(i32::MAX).min(100);
@@ -196,5 +213,6 @@ impl Upstream {
     }
 }
 
+const SEARCH_STEP: Duration = Duration::from_millis(50);
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(120);

@@ -11,7 +11,7 @@ use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryR
 
 use super::{Proxy, ProxyConfig, Route, UpstreamKind, scripted};
 use crate::client::health::Status;
-use crate::client::{ClientConfig, Effects, Protocol, ServerConfig};
+use crate::client::{ClientConfig, Effects, Protocol, ServerConfig, StreamEnd};
 use crate::server::fixture::{Delta, Sotw, commit, type_url};
 use crate::server::{self, DeltaRequest, Next, Service, Serving, SotwRequest, StreamConfig, TypeConfig};
 use crate::subscription::{Locator, Requested};
@@ -218,7 +218,9 @@ impl World {
             self.proxy.abandon();
         }
         for route in std::mem::take(&mut self.upstreams).into_keys() {
-            self.proxy.change(self.now, &route, |client| client.on_end(self.now, 0, "lost", u32::MAX / 2));
+            self.proxy.change(self.now, &route, |client| {
+                client.on_end(self.now, 0, StreamEnd::lost("lost", u32::MAX / 2))
+            });
         }
     }
 
@@ -283,7 +285,9 @@ impl World {
                 let status = Status { code, message: "no such type".into() };
                 self.upstreams.remove(route);
                 self.proxy.on_stream_end(now, route, 0, Some(status));
-                self.proxy.change(now, route, |client| client.on_end(now, 0, "no such type", u32::MAX / 2));
+                self.proxy.change(now, route, |client| {
+                    client.on_end(now, 0, StreamEnd::lost("no such type", u32::MAX / 2))
+                });
                 return true;
             }
             self.requested.extend(open.on_request(now, &request, &mut self.rejected));

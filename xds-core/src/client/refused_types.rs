@@ -1,0 +1,173 @@
+//! Types that a server does not serve (G4): the client goes on without them, tries them again later, and
+//! their watchers have the status of the server. A client of a proxy leaves this to the proxy.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::effects::{Effects, Touched};
+use super::health::{Health, Status};
+use super::received::ReceivedResponse;
+use super::resource_failure::ResourceFailure;
+use super::watched_type::entry_number;
+use super::{Client, watch_id};
+use crate::code::Code;
+
+impl Client {
+    /// The state of each type on a server; `None` for a client of a proxy.
+    #[must_use]
+    pub fn health(&self, server: usize) -> Option<&Health> {
+        self.servers[server].health.as_ref()
+    }
+
+    /// Whether the first request of a type may go to a server on its open stream.
+    pub(super) fn may_request(&mut self, now: Duration, server: usize, of_type: usize) -> bool {
+        let is_needed = self.needs_type(server, of_type);
+        let watched = &self.store.types[of_type];
+        let Some(health) = &mut self.servers[server].health else { return !watched.is_deferred };
+        if !is_needed {
+            // There is nothing to subscribe to, only to forget.
+            return true;
+        }
+        health.request(now, &watched.type_url);
+        health.may_subscribe(&watched.type_url)
+    }
+
+    /// The first request of a type goes to a server on its open stream.
+    pub(super) fn note_requested(&mut self, now: Duration, server: usize, of_type: usize) {
+        if let Some(health) = &mut self.servers[server].health {
+            health.on_subscribe(now, &self.store.types[of_type].type_url);
+        }
+    }
+
+    /// A stream opened. Types without watches are forgotten.
+    pub(super) fn open_health(&mut self, now: Duration, server: usize) {
+        self.release_types(server);
+        if let Some(health) = &mut self.servers[server].health {
+            health.on_open(now);
+        }
+    }
+
+    /// A stream ended with this status of the server. Returns whether a type explains that: then the
+    /// server works, and the next stream leaves the type out, or shows which one it is.
+    pub(super) fn end_health(
+        &mut self,
+        now: Duration,
+        server: usize,
+        status: Option<Status>,
+        effects: &mut Effects,
+    ) -> bool {
+        self.release_types(server);
+        let Some(health) = &mut self.servers[server].health else { return false };
+        let before: Vec<_> = health.isolated().cloned().collect();
+        let text = status.clone();
+        health.on_end(now, status);
+        let new = health.isolated().find(|type_url| !before.contains(type_url)).cloned();
+        // With nothing left to subscribe to, another server has to be found (C15).
+        let has_others = health.states().any(|(type_url, _)| health.probe_at(type_url).is_none());
+        let is_explained = health.is_searching() && has_others;
+        if let Some((type_url, status)) = new.zip(text) {
+            let of_type = self.store.type_number(&type_url);
+            self.on_type_refused(now, server, of_type, &status, effects);
+        }
+        is_explained && self.servers[server].may_search()
+    }
+
+    /// A response came, with resources, or with this status for the type as a whole.
+    pub(super) fn answer_health(&mut self, server: usize, of_type: usize, refused: Option<Status>) {
+        let Some(health) = &mut self.servers[server].health else { return };
+        let type_url = &self.store.types[of_type].type_url;
+        _ = match refused {
+            Some(status) => health.on_rejected(type_url, status),
+            None => health.on_response(type_url),
+        };
+    }
+
+    /// Types that wait too long for a response, and those that are tried again.
+    pub(super) fn time_out_health(&mut self, now: Duration, server: usize) {
+        let Some(health) = &mut self.servers[server].health else { return };
+        if health.next_deadline().is_some_and(|at| at <= now) {
+            health.on_timeout(now);
+        }
+        // The main stream itself shows whether the type is served now.
+        let is_due = |type_url: &_| health.probe_at(type_url).is_some_and(|at| at <= now);
+        let due: Vec<_> = health.isolated().filter(|type_url| is_due(type_url)).cloned().collect();
+        for type_url in due {
+            health.on_probe(now, &type_url, Ok(()));
+        }
+    }
+
+    /// When to call [`time_out_health`](Self::time_out_health).
+    pub(super) fn health_deadline(&self, server: usize) -> Option<Duration> {
+        let health = self.servers[server].health.as_ref().filter(|_| self.servers[server].is_open())?;
+        let probes = health.isolated().filter_map(|type_url| health.probe_at(type_url));
+        probes.chain(health.next_deadline()).min()
+    }
+
+    /// The error of a type that the server in use of an authority refuses, for a new watch.
+    pub(super) fn standing_refusal(&self, authority: usize, of_type: usize) -> Option<Arc<ResourceFailure>> {
+        let server = &self.servers[*self.servers.authorities[authority].in_use().last()?];
+        let health = server.health.as_ref()?;
+        let type_url = health.isolated().find(|type_url| **type_url == self.store.types[of_type].type_url)?;
+        Some(failure_of(health.refusal(type_url)?, health.refused_at(type_url)))
+    }
+
+    /// Watchers of a type have the status of the server.
+    fn on_type_refused(
+        &mut self,
+        now: Duration,
+        server: usize,
+        of_type: usize,
+        status: &Status,
+        effects: &mut Effects,
+    ) {
+        let failure = failure_of(status, now);
+        for (at, entry) in &mut self.store.types[of_type].entries {
+            let authority = &self.servers.authorities[entry.authority];
+            if entry.watchers == 0 || authority.in_use().last() != Some(&server) {
+                continue;
+            }
+            let before = entry.state.view();
+            entry.awaited = None;
+            entry.state.on_error(Arc::clone(&failure), self.servers.upstreams[server].config.errors);
+            entry.state.server = Some(server);
+            if !before.is_same(&entry.state.view()) {
+                let watch = watch_id(of_type, entry_number(at));
+                effects.touched.push(Touched { watch, member: None });
+            }
+        }
+    }
+
+    /// Whether a watch needs the type from this server.
+    fn needs_type(&self, server: usize, of_type: usize) -> bool {
+        let mut entries = self.store.types[of_type].entries.iter();
+        entries.any(|(_, entry)| entry.watchers > 0 && self.servers.authorities[entry.authority].uses(server))
+    }
+
+    fn release_types(&mut self, server: usize) {
+        let Some(health) = &self.servers[server].health else { return };
+        let types: Vec<_> = health.states().map(|(type_url, _)| type_url.clone()).collect();
+        for type_url in types {
+            let of_type = self.store.type_number(&type_url);
+            if !self.needs_type(server, of_type)
+                && let Some(health) = &mut self.servers[server].health
+            {
+                health.release(&type_url);
+            }
+        }
+    }
+}
+
+impl ReceivedResponse<'_> {
+    /// G4: the status if the response says only that the type is not served.
+    pub(super) fn refusal(&self) -> Option<Status> {
+        let is_all = self.errors.iter().all(|error| error.code == Code::UNIMPLEMENTED);
+        let error = self.errors.first().filter(|_| is_all && self.resources.is_empty())?;
+        Some(Status { code: error.code, message: error.message.as_str().into() })
+    }
+}
+
+/// D28: the status of a stream says nothing about a resource, so it is no data error.
+pub(super) fn failure_of(status: &Status, now: Duration) -> Arc<ResourceFailure> {
+    let code = if status.code.is_data_error() { Code::UNAVAILABLE } else { status.code };
+    Arc::new(ResourceFailure::new(code, Arc::clone(&status.message), now))
+}
