@@ -94,6 +94,8 @@ pub struct Health {
     phase: StreamPhase,
     types: BTreeMap<TypeUrl, RequestedType>,
     search: CulpritSearch,
+    /// How many streams in a row ended because of a type, without any response.
+    searches: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,6 +137,7 @@ impl Health {
             phase: StreamPhase::Away,
             types: BTreeMap::new(),
             search: CulpritSearch::default(),
+            searches: 0,
         }
     }
 
@@ -228,6 +231,7 @@ impl Health {
         let Some(requested) = requested.filter(|requested| is_open && requested.probe_at.is_none()) else {
             return Vec::new();
         };
+        self.searches = 0;
         requested.deadline = None;
         if matches!(state, SyncState::Synced(_)) {
             requested.failures = 0;
@@ -251,8 +255,12 @@ impl Health {
             requested.deadline = None;
         }
         let status = status.filter(Status::may_mean_a_type);
-        let Some(status) = status.filter(|_| self.search.concerns(&unanswered)) else { return Vec::new() };
+        let Some(status) = status.filter(|_| self.search.concerns(&unanswered)) else {
+            self.searches = 0;
+            return Vec::new();
+        };
         self.phase = StreamPhase::Searching;
+        self.searches += 1;
         let culprit = self.search.on_end(unanswered);
         let Some(type_url) = culprit else { return Vec::new() };
         let requested = self.types.get_mut(&type_url).expect("only requested types are searched");
@@ -357,11 +365,16 @@ impl Health {
         self.events(Some(type_url))
     }
 
-    /// Whether the last stream ended because of a type, and the next one goes on without it, or shows
-    /// which one it is.
+    /// Whether the last stream ended because of a type, so the server works, and the next stream goes on
+    /// without the type, or shows which one it is.
+    ///
+    /// Not if nothing is left to subscribe to, or after more streams without a response than a search takes:
+    /// then the server works for no type (C15).
     #[must_use]
-    pub fn is_searching(&self) -> bool {
-        self.phase == StreamPhase::Searching
+    pub fn explains_end(&self) -> bool {
+        let has_others = self.types.values().any(|requested| requested.probe_at.is_none());
+        let limit = self.types.len().checked_ilog2().unwrap_or_default() + 2;
+        self.phase == StreamPhase::Searching && has_others && self.searches <= limit
     }
 
     /// The status with which a type was refused; `None` if it was not.

@@ -57,19 +57,24 @@ impl Client {
         effects: &mut Effects,
     ) -> bool {
         self.release_types(server);
-        let Some(health) = &mut self.servers[server].health else { return false };
+        let Some(health) = &mut self.servers[server].health else {
+            return std::mem::take(&mut self.servers[server].is_end_explained);
+        };
         let before: Vec<_> = health.isolated().cloned().collect();
         let text = status.clone();
         health.on_end(now, status);
         let new = health.isolated().find(|type_url| !before.contains(type_url)).cloned();
-        // With nothing left to subscribe to, another server has to be found (C15).
-        let has_others = health.states().any(|(type_url, _)| health.probe_at(type_url).is_none());
-        let is_explained = health.is_searching() && has_others;
+        let is_explained = health.explains_end();
         if let Some((type_url, status)) = new.zip(text) {
             let of_type = self.store.type_number(&type_url);
             self.on_type_refused(now, server, of_type, &status, effects);
         }
-        is_explained && self.servers[server].may_search()
+        is_explained
+    }
+
+    /// The stream of a server that ends now does so because of a type, as the proxy knows.
+    pub(crate) fn explain_end(&mut self, server: usize) {
+        self.servers[server].is_end_explained = true;
     }
 
     /// A response came, with resources, or with this status for the type as a whole.

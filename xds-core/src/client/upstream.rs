@@ -22,6 +22,8 @@ pub(super) struct Upstream {
     failures: u32,
     /// The state of each type; `None` in a client of a proxy.
     pub(super) health: Option<Health>,
+    /// In a client of a proxy: whether a type explains the end of the stream.
+    pub(super) is_end_explained: bool,
     /// How many streams in a row ended because of a type, without any response.
     searches: u32,
     /// The number of the newest stream, 1 for the first.
@@ -116,6 +118,7 @@ impl Upstream {
     pub(super) fn new(config: ServerConfig, health: Option<Health>) -> Self {
         Self {
             health,
+            is_end_explained: false,
             searches: 0,
             config,
             phase: Phase::Away { retry_at: Duration::ZERO },
@@ -195,13 +198,6 @@ impl Upstream {
             self.failures = self.failures.saturating_add(1);
         }
         retry_at.is_none()
-    }
-
-    /// G4: whether another stream may show at once which type ends it: a search takes so many streams
-    /// without a response. More of them show that the server works for no type.
-    pub(super) fn may_search(&self) -> bool {
-        let types = self.health.iter().flat_map(Health::states).count();
-        self.searches <= types.checked_ilog2().unwrap_or_default() + 1
     }
 
     /// C7: 1 s, then 1.6 times as long each time up to 120 s, and 20 % more or less.

@@ -164,6 +164,9 @@ impl Proxy {
             let before: BTreeSet<_> = health.isolated().cloned().collect();
             events = health.on_end(now, status);
             culprit = health.isolated().find(|type_url| !before.contains(*type_url)).cloned();
+            if health.explains_end() {
+                upstream.client.explain_end(server);
+            }
         }
         self.on_health_events(route, events);
         // The side stream starts now: the Init of the next stream comes only after the resource

@@ -216,3 +216,29 @@ fn by_node_a_type_comes_back_to_each_stream_without_loss_or_duplicate() {
         assert_eq!((a.sent(), b.sent()), (String::new(), "n2 Y y[env=b]=3".into()), "{protocol:?}");
     }
 }
+
+/// At a cold start nothing is known of any type, so each stream of the search shows half as many.
+#[test]
+fn g4_a_cold_start_with_one_refused_type_of_ten_takes_a_second() {
+    const TYPES: [&str; 10] = ["CDS", "EDS", "LDS", "RDS", "SDS", "X", "Y", "Z", "V", "W"];
+    for protocol in PROTOCOLS {
+        for refused in TYPES {
+            let content = TYPES.map(|type_name| format!("{type_name} a=1")).join("; ");
+            let mut world = World::new(protocol, &content, ProxyConfig::default());
+            world.refused.insert(refused, Refusal::Always);
+            let mut leaves = TYPES.map(|type_name| world.leaf(type_name, "a"));
+            for _ in 0..10 {
+                world.pass(Duration::from_millis(100));
+            }
+            for (type_name, leaf) in TYPES.iter().zip(&mut leaves) {
+                leaf.now = world.now;
+                let expected = if *type_name == refused {
+                    format!("n1 {type_name} !\"a\"(12)")
+                } else {
+                    format!("n1 {type_name} a=1")
+                };
+                assert_eq!(leaf.sent(), expected, "{protocol:?}, without {refused}");
+            }
+        }
+    }
+}
