@@ -252,7 +252,7 @@ fn p1_23_d15_an_error_of_a_wildcard_ends_with_the_answer_on_a_new_stream() {
         f.get("EDS v1 n2: *!14");
         assert_eq!(f.view(all), "UNAVAILABLE");
         f.end(0);
-        assert_eq!(f.connect(0), "node EDS +* (a:v1)");
+        assert_eq!(f.connect(0), "node EDS +* (a:?)");
         assert_eq!(f.view(all), "UNAVAILABLE");
         f.get(answer);
         assert_eq!(f.view(all), "-");

@@ -421,7 +421,21 @@ fn initial_versions(
             Some(members) => members.iter().for_each(|(name, state)| insert(name, state, entry)),
         }
     }
+    ask_for_one(watched, &mut versions);
     versions
+}
+
+/// D21b: has the server send the smallest resource again, or its removal, if it would have nothing to say.
+fn ask_for_one(watched: &WatchedType, versions: &mut BTreeMap<String, String>) {
+    if versions.values().any(|version| version == UNKNOWN_VERSION) {
+        return;
+    }
+    let size = |name: &str| {
+        let stored = watched.names.get(name).and_then(|named| named.variants.first());
+        stored.map_or(0, |stored| stored.accepted.payload().len())
+    };
+    let smallest = versions.iter_mut().min_by_key(|(name, _)| size(name));
+    smallest.into_iter().for_each(|(_, version)| UNKNOWN_VERSION.clone_into(version));
 }
 
 /// The nonce and the error of a request. Without an ACK or NACK the nonce is `otherwise`.

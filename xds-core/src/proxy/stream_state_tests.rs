@@ -242,3 +242,25 @@ fn g4_a_cold_start_with_one_refused_type_of_ten_takes_a_second() {
         }
     }
 }
+
+/// The normal restart of a control plane: nothing has changed.
+#[test]
+fn d21b_all_types_are_known_right_after_a_reconnect_without_changes() {
+    let content = "CDS c=1 d=2; X x=1; Y a=1 b=1";
+    let mut world = World::new(Protocol::Delta, content, ProxyConfig::default());
+    let mut leaves = [world.leaf("CDS", "*"), world.leaf("X", "x"), world.leaf("Y", "a b none")];
+    world.run();
+    world.pass(Duration::from_secs(20));
+    sent(&mut leaves);
+    world.proxy.take_notices();
+    world.lose();
+    world.is_up = true;
+    world.pass(Duration::from_secs(2));
+    for type_name in ["CDS", "X", "Y"] {
+        let state = state(&world, type_name);
+        assert!(matches!(state, Some(SyncState::Synced(_))), "{type_name}: {state:?}");
+    }
+    let notices = world.proxy.take_notices();
+    assert!(notices.iter().any(|notice| matches!(notice, Notice::Health { event: Event::Init(_), .. })));
+    assert_eq!(sent(&mut leaves), ["", "", ""], "nobody is told of it");
+}
