@@ -511,12 +511,14 @@ impl Client {
     pub fn on_end(&mut self, now: Duration, server: usize, end: StreamEnd<'_>) -> Effects {
         let mut effects = Effects::default();
         let StreamEnd { status, reason, jitter } = end;
+        // Who the client is, is no matter of the network.
+        let denied = status.as_ref().map(|status| status.code).filter(|code| code.is_denial());
         let is_explained = self.end_health(now, server, status, &mut effects);
         let is_failure = self.servers[server].end(now, jitter, is_explained);
         self.after_stream(server);
         if is_failure {
             let text = format!("{} cannot be reached: {reason}", self.servers[server].config.name);
-            let failure = ResourceFailure::new(Code::UNAVAILABLE, text, now);
+            let failure = ResourceFailure::new(denied.unwrap_or(Code::UNAVAILABLE), text, now);
             self.servers[server].failure = Some(Arc::new(failure));
             for authority in 0..self.servers.authorities.len() {
                 self.fall_back(authority, &mut effects);

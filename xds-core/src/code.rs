@@ -19,11 +19,18 @@ impl Code {
     pub const UNIMPLEMENTED: Self = Self(12);
     /// The resource, or the server, is not available at the moment.
     pub const UNAVAILABLE: Self = Self(14);
+    /// The server does not know who the client is.
+    pub const UNAUTHENTICATED: Self = Self(16);
 
     /// Whether it is an error of the resource, and not only of the server (C9, C10).
     #[must_use]
     pub(crate) fn is_data_error(self) -> bool {
         self == Self::NOT_FOUND || self == Self::PERMISSION_DENIED
+    }
+
+    /// Whether a server says with it who may not have something.
+    pub(crate) fn is_denial(self) -> bool {
+        self == Self::PERMISSION_DENIED || self == Self::UNAUTHENTICATED
     }
 
     /// The code on the wire. A number that is not an error code becomes UNKNOWN.

@@ -21,10 +21,7 @@ impl Client {
             let authority = &self.servers.authorities[at];
             let failure_of = |server: &Upstream| server.failure.clone().filter(|_| !server.is_open());
             let failures = authority.in_use().iter().map(|server| failure_of(&self.servers[*server]));
-            let Some(failure) = failures.collect::<Option<Vec<_>>>().and_then(|all| all.last().cloned())
-            else {
-                return;
-            };
+            let Some(failures) = failures.collect::<Option<Vec<_>>>() else { return };
             if authority.entries == 0 {
                 return;
             }
@@ -33,7 +30,7 @@ impl Client {
                     || self.entries_of(at).any(|(_, entry)| entry.state.is_missing())
             };
             if authority.next().is_none() || !is_missing() {
-                self.set_outage(at, Some(failure), effects);
+                self.set_outage(at, of_all(&failures), effects);
                 return;
             }
             self.servers.authorities[at].active += 1;
@@ -90,4 +87,14 @@ impl Client {
         let entries = entries.filter(move |(_, _, entry)| entry.authority == authority && entry.watchers > 0);
         entries.map(|(of_type, at, entry)| (watch_id(of_type, entry_number(at)), entry))
     }
+}
+
+/// The failure of several servers: each with its own error, and the code of the last one.
+fn of_all(failures: &[Arc<ResourceFailure>]) -> Option<Arc<ResourceFailure>> {
+    let (last, others) = failures.split_last()?;
+    if others.is_empty() {
+        return Some(Arc::clone(last));
+    }
+    let texts: Vec<_> = failures.iter().map(|failure| &*failure.message).collect();
+    Some(Arc::new(ResourceFailure::new(last.code, texts.join("; "), last.at)))
 }
