@@ -18,6 +18,7 @@ use xds_core::client::{Client as Machine, Code, Effects, Protocol, Reason};
 
 use crate::codec::Frames;
 use crate::hub::Hub;
+use crate::refused_types::RefusedTypes;
 use crate::transport::{Transport, TransportError, first_cause};
 use crate::trial::Trial;
 
@@ -52,6 +53,7 @@ impl StreamFailure {
 /// Keeps the connection to one server until the client ends.
 pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, protocol: Protocol) {
     let name = Arc::clone(transport.name());
+    let mut refused = RefusedTypes::new(server, &name);
     while !hub.is_closed() {
         let Some(at) = hub.read(|machine| machine.connect_at(server)).flatten() else {
             hub.forget_failure(server);
@@ -69,7 +71,7 @@ pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, prot
         }
         hub.edit(|machine, _| machine.on_connecting(server));
         debug!(server = %name, "connecting");
-        match attempt(&hub, server, &transport, protocol).await {
+        match attempt(&hub, server, &transport, protocol, &mut refused).await {
             AttemptEnd::Unneeded => {
                 debug!(server = %name, "closed the stream: no watch needs this server any more");
                 hub.forget_failure(server);
@@ -81,6 +83,7 @@ pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, prot
                 let has_failed = || hub.read(|machine| machine.has_failed(server)).unwrap_or_default();
                 let had_failed = has_failed();
                 hub.end(server, status, &reason, jitter);
+                refused.follow(&hub);
                 if has_failed() {
                     hub.note_failure(server, &reason);
                     warn!(server = %name, reason, "cannot reach the server; trying again");
@@ -102,7 +105,13 @@ pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, prot
 }
 
 /// One connection with one stream.
-async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol: Protocol) -> AttemptEnd {
+async fn attempt(
+    hub: &Arc<Hub>,
+    server: usize,
+    transport: &Transport,
+    protocol: Protocol,
+    refused: &mut RefusedTypes,
+) -> AttemptEnd {
     let attempt = Arc::new(());
     let prepare = async {
         let channel = transport.connect().await?;
@@ -149,7 +158,7 @@ async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol:
                         () = unneeded(hub, server, transport.name()) => return AttemptEnd::Unneeded,
                     }
                 }
-                if let Some(failure) = read(hub, server, transport.name(), message, trial) {
+                if let Some(failure) = read(hub, (server, transport.name()), message, trial, refused) {
                     return AttemptEnd::Failed(failure);
                 }
             }
@@ -162,10 +171,10 @@ async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol:
 /// Gives one response to the machine. Returns the failure if there is none.
 fn read(
     hub: &Hub,
-    server: usize,
-    name: &str,
+    (server, name): (usize, &str),
     message: Result<Option<Bytes>, Status>,
     trial: Option<Trial<'_>>,
+    refused: &mut RefusedTypes,
 ) -> Option<StreamFailure> {
     let frame = match message {
         Ok(Some(frame)) => frame,
@@ -210,6 +219,9 @@ fn read(
             let resources =
                 applied.rejections.iter().filter(|rejection| rejection.reason != Reason::EmptyError);
             hub.recorder.updates(name, type_url, applied.valid, resources.count());
+            if applied.valid == 0 || !refused.is_empty() {
+                refused.follow(hub);
+            }
             hub.look_for_requests();
         }
     }

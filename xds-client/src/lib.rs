@@ -67,6 +67,7 @@ mod persist;
 #[cfg(feature = "prometheus")]
 pub mod prometheus;
 pub mod proxy;
+mod refused_types;
 mod slot;
 mod transport;
 mod trial;

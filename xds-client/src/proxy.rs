@@ -30,7 +30,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing::{error, info, warn};
-use xds_core::client::health::{Event, Init, SyncState};
+use xds_core::client::health::{Event, Health, Init, SyncState};
 use xds_core::client::{self as machine, Effects};
 use xds_core::proxy::view::View;
 use xds_core::proxy::{Notice, Proxy as Machine, ProxyCounts, ProxyLoad};
@@ -197,7 +197,7 @@ impl Proxy {
             let state = self.shared.lock();
             let now = self.shared.start.elapsed();
             let due_since = state.machine.response_due_since(now, &route);
-            let health = state.machine.health(&route).map(health::Health::states);
+            let health = state.machine.health(&route).map(Health::states);
             let types = health.into_iter().flatten();
             Upstream {
                 types: types.map(|(type_url, state)| (type_url.clone(), state.clone())).collect(),
@@ -435,7 +435,7 @@ mod tests {
     async fn a_program_that_reads_nothing_in_the_process_has_no_view() {
         let proxy = Proxy::builder(Bootstrap::to_server("http://127.0.0.1:9")).start().unwrap();
         assert!(proxy.shared.view.get().is_none());
-        assert_eq!(proxy.view().generation(), health::Generation::ZERO);
+        assert_eq!(proxy.view().generation(), xds_core::client::health::Generation::ZERO);
         assert!(proxy.shared.view.get().is_some());
     }
 }

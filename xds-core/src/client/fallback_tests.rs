@@ -514,7 +514,7 @@ fn c15_p4_9_by_choice_the_next_server_is_asked_though_nothing_is_missing() {
 fn c10_an_outage_names_each_server_with_its_own_error() {
     let mut f = Fixture::of(&[DELTA, SOTW]);
     let a = f.watch("CDS", "a");
-    let status = health::Status { code: Code::UNAUTHENTICATED, message: "who are you?".into() };
+    let status = Status { code: Code::UNAUTHENTICATED, message: "who are you?".into() };
     for (server, status, reason) in [(0, None, "refused"), (1, Some(status), "who are you?")] {
         f.client.on_connecting(server);
         f.client.on_end(f.now, server, StreamEnd { status, reason, jitter: 0 });
