@@ -20,6 +20,8 @@ mod cache_file;
 mod migration;
 #[path = "proxy/partial.rs"]
 mod partial;
+#[path = "proxy/partial_client.rs"]
+mod partial_client;
 
 /// `xds serve` or `xds proxy` on a port that the system picks; killed when dropped.
 struct Running {

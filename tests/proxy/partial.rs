@@ -32,7 +32,7 @@ use super::{Running, SOON, until, until_within};
 
 /// Which streams that subscribe to runtimes the upstream ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Refusal {
+pub(super) enum Refusal {
     /// Streams that also subscribe to another type.
     AmongOthers,
     /// All such streams.
@@ -44,8 +44,8 @@ enum Refusal {
 }
 
 /// An upstream that refuses some subscriptions. A server of the origin's cache answers all others.
-struct Upstream {
-    address: SocketAddr,
+pub(super) struct Upstream {
+    pub(super) address: SocketAddr,
     runtime: Runtime,
 }
 
@@ -57,7 +57,7 @@ struct Gate {
 }
 
 impl Upstream {
-    fn start(origin: &Arc<Cache>, refusal: Refusal, code: Code) -> Self {
+    pub(super) fn start(origin: &Arc<Cache>, refusal: Refusal, code: Code) -> Self {
         Self::start_on("127.0.0.1:0", origin, refusal, code)
     }
 
@@ -82,12 +82,12 @@ impl Upstream {
     }
 
     /// Looks to clients as if the process had ended.
-    fn stop(self) {
+    pub(super) fn stop(self) {
         self.runtime.shutdown_timeout(SOON);
     }
 
     /// Starts again as a server of all types.
-    fn upgrade(self, origin: &Arc<Cache>) -> Self {
+    pub(super) fn upgrade(self, origin: &Arc<Cache>) -> Self {
         let address = self.address.to_string();
         self.stop();
         Self::start_on(&address, origin, Refusal::Never, Code::Ok)
@@ -200,7 +200,7 @@ struct Payload {
 
 /// Changes all three types: a cluster and a secret without constraints, and a runtime with a
 /// variant for each environment.
-fn commit(origin: &Cache, content: &str) {
+pub(super) fn commit(origin: &Cache, content: &str) {
     let mut transaction = Transaction::new();
     let mut put = |type_url: &str, content: String, constraints| {
         let payload = Payload { name: "x".into(), content }.encode_to_vec();
@@ -570,7 +570,7 @@ fn g4_clients_of_a_type_that_is_refused_on_every_stream_are_told_the_original_st
 /// upstream that serves the refused type alone would answer then, and the proxy would blame the
 /// next type.
 const TYPES: [&str; 3] = [CLUSTER, SECRET, RUNTIME];
-const REFUSED: &str = "no such type beside others";
+pub(super) const REFUSED: &str = "no such type beside others";
 
 /// If nothing changed, the side stream gets no delta response, so a check after 30 s decides.
 const UPGRADE: Duration = Duration::from_secs(150);

@@ -1,4 +1,4 @@
-//! Tells people which types a server does not serve, and when it serves them again (G4).
+//! Tells people which types a server does not serve, and when it serves them again (G4b).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Types that a server does not serve (G4): the client goes on without them, tries them again later, and
+//! Types that a server does not serve (G4b): the client goes on without them, tries them again later, and
 //! their watchers have the status of the server. A client of a proxy leaves this to the proxy.
 
 use std::sync::Arc;

@@ -81,7 +81,7 @@ fn ten(protocol: Protocol, code: Code) -> (Server, Vec<WatchId>, WatchId) {
 const CODES: [Code; 3] = [Code::UNIMPLEMENTED, Code::INVALID_ARGUMENT, Code::NOT_FOUND];
 
 #[test]
-fn g4_the_other_types_of_a_server_that_refuses_one_are_there_in_a_second() {
+fn g4b_the_other_types_of_a_server_that_refuses_one_are_there_in_a_second() {
     for (protocol, code) in BOTH.into_iter().flat_map(|protocol| CODES.map(|code| (protocol, code))) {
         let (mut server, others, refused) = ten(protocol, code);
         server.run_until(Duration::from_secs(2));
@@ -97,7 +97,7 @@ fn g4_the_other_types_of_a_server_that_refuses_one_are_there_in_a_second() {
 }
 
 #[test]
-fn g4_a_refused_type_is_tried_again_seldom_and_its_watchers_hear_of_it_once() {
+fn g4b_a_refused_type_is_tried_again_seldom_and_its_watchers_hear_of_it_once() {
     for protocol in BOTH {
         let (mut server, others, refused) = ten(protocol, Code::UNIMPLEMENTED);
         server.run_until(Duration::from_secs(3600));
@@ -114,7 +114,7 @@ fn g4_a_refused_type_is_tried_again_seldom_and_its_watchers_hear_of_it_once() {
 }
 
 #[test]
-fn g4_a_new_watch_of_a_refused_type_has_the_status_at_once() {
+fn g4b_a_new_watch_of_a_refused_type_has_the_status_at_once() {
     let (mut server, ..) = ten(Protocol::Delta, Code::UNIMPLEMENTED);
     server.run_until(Duration::from_secs(2));
     let other = server.f.watch("X", "b");
@@ -141,7 +141,7 @@ fn g4_the_answer_that_a_type_is_not_served_ends_no_stream() {
 
 /// C15: what serves no type at all is no server, as an HTTP proxy without a route to it.
 #[test]
-fn g4_c15_a_server_that_refuses_all_types_has_failed() {
+fn g4b_c15_a_server_that_refuses_all_types_has_failed() {
     for protocol in BOTH {
         let policy = ErrorPolicy::default();
         let mut f = Fixture::of(&[(protocol, policy), (protocol, policy)]);
@@ -162,11 +162,24 @@ fn g4_c15_a_server_that_refuses_all_types_has_failed() {
 }
 
 #[test]
-fn g4_an_end_with_another_status_refuses_nothing() {
+fn g4b_an_end_with_another_status_refuses_nothing() {
     for code in [Code::UNAVAILABLE, Code(13)] {
         let (mut server, ..) = ten(Protocol::Delta, code);
         server.run_until(Duration::from_secs(60));
         let health = server.f.client.health(0).unwrap();
         assert_eq!(health.isolated().count(), 0);
+    }
+}
+
+/// The next server may be a newer one.
+#[test]
+fn g4b_a_refused_type_is_tried_again_after_a_reconnect() {
+    for protocol in BOTH {
+        let (mut server, _, refused) = ten(protocol, Code::UNIMPLEMENTED);
+        server.run_until(Duration::from_secs(2));
+        server.f.end(0);
+        server.refused.clear();
+        server.run_until(Duration::from_secs(4));
+        assert_eq!(server.f.view(refused), "1", "{protocol:?}");
     }
 }

@@ -219,7 +219,7 @@ fn by_node_a_type_comes_back_to_each_stream_without_loss_or_duplicate() {
 
 /// At a cold start nothing is known of any type, so each stream of the search shows half as many.
 #[test]
-fn g4_a_cold_start_with_one_refused_type_of_ten_takes_a_second() {
+fn g4b_a_cold_start_with_one_refused_type_of_ten_takes_a_second() {
     const TYPES: [&str; 10] = ["CDS", "EDS", "LDS", "RDS", "SDS", "X", "Y", "Z", "V", "W"];
     for protocol in PROTOCOLS {
         for refused in TYPES {
