@@ -338,6 +338,7 @@ impl Client {
                 self.store.entry_mut(id).state.on_error(failure, ErrorPolicy::default());
             }
             self.servers.authorities[authority].entries += 1;
+            *self.store.types[of_type].watched.entry(authority).or_default() += 1;
             for at in 0..self.servers.authorities[authority].in_use().len() {
                 let server = self.servers.authorities[authority].in_use()[at];
                 self.mark(server, id);
@@ -366,6 +367,7 @@ impl Client {
             return;
         }
         let (at_authority, subscribed_on) = (entry.authority, entry.subscribed_on);
+        self.release_type(watch.place().0, at_authority);
         for server in bits(subscribed_on) {
             self.mark(server, watch);
         }

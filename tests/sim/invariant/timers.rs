@@ -31,9 +31,16 @@ pub(crate) fn check(now: Duration, agent: &Agent) -> Result<(), Violation> {
         let mut links = agent.links.iter().flatten();
         *since + silence == deadline && links.any(|link| link.subscribed.contains_key(locator))
     });
+    // G4b: that of a type goes on since its first subscription on the stream, of which another one may be left.
+    let is_of_type = (0..agent.client.servers()).any(|server| {
+        let health = agent.client.health(server);
+        let is_subscribed = || agent.links[server].as_ref().is_some_and(|link| !link.subscribed.is_empty());
+        health.is_some_and(|health| health.next_deadline() == Some(deadline)) && is_subscribed()
+    });
     // P5.2: after a failure, a stream without responses counts as good after a while.
     let is_explained = is_return
         || is_shared
+        || is_of_type
         || links.any(|link| {
             link.opened + TIMEOUT == deadline
                 || link.subscribed.values().any(|since| *since + silence == deadline)

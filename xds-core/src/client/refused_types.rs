@@ -19,23 +19,45 @@ impl Client {
         self.servers[server].health.as_ref()
     }
 
-    /// Whether the first request of a type may go to a server on its open stream.
-    pub(super) fn may_request(&mut self, now: Duration, server: usize, of_type: usize) -> bool {
+    /// Whether a request of a type may go to a server on its open stream. `is_first`: on this stream.
+    pub(super) fn may_request(
+        &mut self,
+        now: Duration,
+        server: usize,
+        of_type: usize,
+        is_first: bool,
+    ) -> bool {
         let is_needed = self.needs_type(server, of_type);
         let watched = &self.store.types[of_type];
-        let Some(health) = &mut self.servers[server].health else { return !watched.is_deferred };
+        let Some(health) = &mut self.servers[server].health else {
+            return !(is_first && watched.is_deferred);
+        };
         if !is_needed {
             // There is nothing to subscribe to, only to forget.
             return true;
         }
         health.request(now, &watched.type_url);
-        health.may_subscribe(&watched.type_url)
+        !is_first || health.may_subscribe(&watched.type_url)
     }
 
-    /// The first request of a type goes to a server on its open stream.
+    /// A request of a type goes to a server on its open stream.
     pub(super) fn note_requested(&mut self, now: Duration, server: usize, of_type: usize) {
-        if let Some(health) = &mut self.servers[server].health {
-            health.on_subscribe(now, &self.store.types[of_type].type_url);
+        let type_url = &self.store.types[of_type].type_url;
+        let health = self.servers[server].health.as_mut();
+        if let Some(health) = health.filter(|health| health.may_subscribe(type_url)) {
+            health.on_subscribe(now, type_url);
+        }
+    }
+
+    /// A watcher left. Without another one of the type, its state is not needed any more.
+    pub(super) fn release_type(&mut self, of_type: usize, authority: usize) {
+        let watched = &mut self.store.types[of_type].watched;
+        if let Some(count) = watched.get_mut(&authority) {
+            *count -= 1;
+        }
+        watched.retain(|_, count| *count > 0);
+        for server in 0..self.servers.upstreams.len() {
+            self.release_unneeded(server, of_type);
         }
     }
 
@@ -144,8 +166,8 @@ impl Client {
 
     /// Whether a watch needs the type from this server.
     fn needs_type(&self, server: usize, of_type: usize) -> bool {
-        let mut entries = self.store.types[of_type].entries.iter();
-        entries.any(|(_, entry)| entry.watchers > 0 && self.servers.authorities[entry.authority].uses(server))
+        let mut authorities = self.store.types[of_type].watched.keys();
+        authorities.any(|authority| self.servers.authorities[*authority].uses(server))
     }
 
     fn release_types(&mut self, server: usize) {
@@ -153,11 +175,16 @@ impl Client {
         let types: Vec<_> = health.states().map(|(type_url, _)| type_url.clone()).collect();
         for type_url in types {
             let of_type = self.store.type_number(&type_url);
-            if !self.needs_type(server, of_type)
-                && let Some(health) = &mut self.servers[server].health
-            {
-                health.release(&type_url);
-            }
+            self.release_unneeded(server, of_type);
+        }
+    }
+
+    fn release_unneeded(&mut self, server: usize, of_type: usize) {
+        if self.needs_type(server, of_type) {
+            return;
+        }
+        if let Some(health) = &mut self.servers[server].health {
+            health.release(&self.store.types[of_type].type_url);
         }
     }
 }

@@ -183,3 +183,19 @@ fn g4b_a_refused_type_is_tried_again_after_a_reconnect() {
         assert_eq!(server.f.view(refused), "1", "{protocol:?}");
     }
 }
+
+#[test]
+fn g4b_no_timer_is_left_of_a_type_that_nobody_watches() {
+    for protocol in BOTH {
+        let mut f = Fixture::with(protocol, ErrorPolicy::default());
+        let x = f.watch("X", "a");
+        f.sent(0);
+        f.client.on_unwatch(x);
+        f.sent(0);
+        let own = f.client.health(0).unwrap().next_deadline();
+        assert_eq!(own, None, "{protocol:?}");
+        f.watch("X", "b");
+        f.sent(0);
+        assert!(f.client.health(0).unwrap().next_deadline().is_some(), "{protocol:?}");
+    }
+}

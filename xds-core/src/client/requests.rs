@@ -35,7 +35,7 @@ impl Client {
             if upstream.dirty.is_empty() && upstream.pending_acks.is_empty() && !is_wildcard_ending {
                 continue;
             }
-            if !was_open && !self.may_request(now, server, of_type) {
+            if !self.may_request(now, server, of_type, !was_open) {
                 continue;
             }
             let request = match self.servers[server].is_delta() {
@@ -43,9 +43,7 @@ impl Client {
                 false => self.sotw_request(now, server, of_type),
             };
             if request.is_some() {
-                if !was_open {
-                    self.note_requested(now, server, of_type);
-                }
+                self.note_requested(now, server, of_type);
                 return request;
             }
         }

@@ -30,6 +30,8 @@ pub(super) struct WatchedType {
     pub(super) is_deferred: bool,
     /// Everything of the type that is watched. [`WatchId`](super::WatchId) has its key as a number.
     pub(super) entries: Slab<WatchEntry>,
+    /// How many entries have watchers, by the number of their authority.
+    pub(super) watched: BTreeMap<usize, usize>,
     /// The numbers of the entries that are globs or wildcards.
     pub(super) collections: Vec<u32>,
     /// A proxy: members of wildcards and globs that exist, but whose variant it rejected, each with
@@ -118,6 +120,7 @@ impl WatchedType {
             decode: None,
             is_deferred: false,
             entries: Slab::new(),
+            watched: BTreeMap::new(),
             collections: Vec::new(),
             refused: BTreeMap::new(),
             names: ByName::default(),
