@@ -12,6 +12,7 @@ mod client;
 mod envoy;
 mod etcd;
 mod etcd_away;
+mod fleet;
 mod folder;
 mod follower;
 mod foreign;
