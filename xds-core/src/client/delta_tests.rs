@@ -269,6 +269,18 @@ fn d2_g9_a_large_subscription_goes_out_in_pieces() {
     assert!(frames.iter().all(|frame| frame.len() < 4 << 20));
 }
 
+/// Regression: a parameter counted as 32 bytes, so a client of a proxy chose the size of its requests.
+#[test]
+fn d2_g9_large_parameters_go_out_in_pieces() {
+    let mut f = delta();
+    for number in 0..8 {
+        f.watch("EDS", &format!("a{{env={number}{}}}", "x".repeat(900_000)));
+    }
+    let frames: Vec<_> = std::iter::from_fn(|| f.client.next_request(f.now, 0)).collect();
+    assert_eq!(frames.len(), 4);
+    assert!(frames.iter().all(|frame| frame.len() < 4 << 20));
+}
+
 /// A client of a proxy mostly waits for all names with the same parameters.
 #[test]
 fn d2_g9_names_with_the_same_parameters_go_out_together() {

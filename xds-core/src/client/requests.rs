@@ -254,7 +254,9 @@ impl Client {
             if is_needed == is_subscribed {
                 continue;
             }
-            len += entry.name.as_str().len() + FIELD_BYTES + entry.parameters.len() * PARAMETER_BYTES;
+            let parameters = entry.parameters.own();
+            let parameters = parameters.map(|(key, value)| PARAMETER_BYTES + key.len() + value.len());
+            len += entry.name.as_str().len() + FIELD_BYTES + parameters.sum::<usize>();
             entry.subscribed_on ^= bit;
             if is_subscribed {
                 changes.removed.push(at);
@@ -499,9 +501,9 @@ const UNKNOWN_VERSION: &str = "?";
 const DELTA_REQUEST_BYTES: usize = 1 << 20;
 
 /// About how many bytes a name takes on the wire in addition to its text, and how many a parameter
-/// takes.
+/// takes in addition to its key and its value.
 const FIELD_BYTES: usize = 4;
-const PARAMETER_BYTES: usize = 32;
+const PARAMETER_BYTES: usize = 8;
 
 const SOTW_NODE: u32 = 2;
 const SOTW_NAMES: u32 = 3;
