@@ -11,6 +11,8 @@ use super::pairing::Mode;
 use super::route::Route;
 use super::{Key, Proxy};
 use crate::hash::constant_hash;
+use crate::name::ResourceName;
+use crate::parameters::Parameters;
 use crate::subscription::is_set;
 use crate::variants::Variants;
 
@@ -37,8 +39,8 @@ impl ProxyConfig {
 }
 
 impl Proxy {
-    /// Notes how many bytes an unused upstream subscription keeps: its payload in the cache, and what a
-    /// subscription costs.
+    /// Notes how many bytes an unused upstream subscription keeps: its payload in the cache, its name and parameters,
+    /// and what a subscription costs.
     pub(super) fn keep_idle(&mut self, idle: Idle) {
         let (_, (type_url, name), id) = &idle;
         let parameters = &id.1;
@@ -56,7 +58,7 @@ impl Proxy {
                 false => snapshot.get(type_url, name).map_or(0, len),
             }
         });
-        let bytes = IDLE_COST + name.as_str().len() + payload;
+        let bytes = IDLE_COST + locator_len(name, parameters) + payload;
         if self.idle.by_end.insert(idle, bytes).is_none() {
             self.idle.bytes += bytes;
         }
@@ -166,5 +168,11 @@ impl Proxy {
     }
 }
 
-/// The memory of an unused upstream subscription besides its payload, about.
+/// How many bytes of text a locator has.
+fn locator_len(name: &ResourceName, parameters: &Parameters) -> usize {
+    let pairs = parameters.own().map(|(key, value)| key.len() + value.len());
+    name.as_str().len() + pairs.sum::<usize>()
+}
+
+/// The memory of an unused upstream subscription besides its payload and its texts, about.
 pub(super) const IDLE_COST: usize = 2048;

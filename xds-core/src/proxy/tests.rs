@@ -271,6 +271,21 @@ fn absent_names_without_end_leave_nothing_behind() {
     assert_eq!(world.proxy.next_deadline(), None, "no timer stays");
 }
 
+/// Regression: parameters did not count, and a wildcard is subscribed to with each set of them.
+#[test]
+fn parameters_of_what_nobody_asks_for_count_among_its_bytes() {
+    let config = ProxyConfig { linger_bytes: 100_000, ..ProxyConfig::default() };
+    let mut world = World::new(Protocol::Delta, "X a=1", config);
+    let _keeps_the_stream = world.leaf("X", "s");
+    for pod in 0..30 {
+        let leaf = world.leaf("X", &format!("*?pod={pod}{}", "x".repeat(20_000)));
+        world.run();
+        drop(leaf);
+        world.run();
+    }
+    assert_eq!(world.proxy.load(), ProxyLoad { downstream: 1, upstream: 1 + 4 });
+}
+
 #[test]
 fn names_that_are_dropped_before_their_answer_linger_up_to_a_sum_and_end_with_it() {
     let (linger, linger_bytes) = (Duration::from_secs(1000), 100 * (IDLE_COST + 10));
