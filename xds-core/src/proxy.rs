@@ -217,7 +217,8 @@ impl Proxy {
     /// When to call [`on_timeout`](Self::on_timeout).
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
-        self.timers.first().map(|(at, _)| *at).into_iter().chain(self.health_deadline()).min()
+        let of_names = self.timers.first().map(|(at, _)| *at);
+        of_names.into_iter().chain(self.idle_deadline()).chain(self.health_deadline()).min()
     }
 
     /// Handles the timers that are due.
@@ -232,6 +233,7 @@ impl Proxy {
             self.timers.extend(later.map(|at| (at, key.clone())));
             self.pending.touched.insert(key);
         }
+        self.idle_timeout(now, TURN);
         self.finish(now);
     }
 

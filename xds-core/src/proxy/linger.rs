@@ -74,19 +74,36 @@ impl Proxy {
     /// Ends unused upstream subscriptions while they keep too many bytes, first those that would
     /// have ended first.
     pub(super) fn end_idle(&mut self, now: Duration) {
-        while self.idle.bytes > self.config.linger_bytes
-            && let Some(((_, key, id), bytes)) = self.idle.by_end.pop_first()
-        {
-            self.idle.bytes -= bytes;
-            let subscription = self.names.get_mut(&key).and_then(|name| name.upstream.get_mut(&id));
-            if let Some(subscription) = subscription {
-                subscription.ends_at = Some(now);
-                self.pending.touched.insert(key);
+        while self.idle.bytes > self.config.linger_bytes && self.end_first_idle(now) {}
+    }
+
+    /// When the next unused upstream subscription ends.
+    pub(super) fn idle_deadline(&self) -> Option<Duration> {
+        self.idle.by_end.first_key_value().map(|((ends_at, ..), _)| *ends_at)
+    }
+
+    /// Ends unused upstream subscriptions whose time has come, at most so many.
+    pub(super) fn idle_timeout(&mut self, now: Duration, count: usize) {
+        for _ in 0..count {
+            if self.idle_deadline().is_none_or(|at| at > now) || !self.end_first_idle(now) {
+                break;
             }
         }
     }
 
-    /// Ends the unused upstream subscription that would have ended first. Returns whether there was
+    /// Ends the unused upstream subscription that would have ended first. Returns whether there was one.
+    fn end_first_idle(&mut self, now: Duration) -> bool {
+        let Some(((_, key, id), bytes)) = self.idle.by_end.pop_first() else { return false };
+        self.idle.bytes -= bytes;
+        let subscription = self.names.get_mut(&key).and_then(|name| name.upstream.get_mut(&id));
+        if let Some(subscription) = subscription {
+            subscription.ends_at = Some(now);
+            self.pending.touched.insert(key);
+        }
+        true
+    }
+
+    /// Ends the unused upstream subscription of a name that would have ended first. Returns whether there was
     /// one.
     pub(super) fn make_room(&mut self, key: &Key, name: &mut Name) -> bool {
         let idle = name.upstream.iter().filter(|(_, subscription)| !subscription.is_audit);
@@ -160,7 +177,6 @@ impl Proxy {
                 self.end(key, name, ends_at, id);
                 has_room = true;
             } else if begins {
-                self.timers.insert((ends_at, key.clone()));
                 self.keep_idle((ends_at, key.clone(), id));
             }
         }

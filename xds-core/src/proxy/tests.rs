@@ -271,6 +271,27 @@ fn absent_names_without_end_leave_nothing_behind() {
     assert_eq!(world.proxy.next_deadline(), None, "no timer stays");
 }
 
+/// Regression: each time that nobody subscribed any more, another timer came, which stayed for 30 s.
+#[test]
+fn a_resource_that_is_dropped_and_wanted_again_without_end_has_one_timer() {
+    let mut world = World::delta("X a=1 s=1");
+    let mut leaf = world.leaf("X", "s a");
+    world.run();
+    for _ in 0..100 {
+        world.now += Duration::from_millis(1);
+        for list in ["-a", "a"] {
+            leaf.ask("X", list);
+            world.run();
+        }
+    }
+    assert!(world.proxy.timers.len() <= 1, "{}", world.proxy.timers.len());
+    leaf.ask("X", "-a");
+    world.run();
+    world.pass(Duration::from_secs(34));
+    assert_eq!(world.proxy.load(), ProxyLoad { downstream: 1, upstream: 1 });
+    assert_eq!(world.proxy.next_deadline(), None, "no timer stays");
+}
+
 /// Regression: parameters did not count, and a wildcard is subscribed to with each set of them.
 #[test]
 fn parameters_of_what_nobody_asks_for_count_among_its_bytes() {
