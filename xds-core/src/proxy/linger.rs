@@ -185,7 +185,7 @@ impl Proxy {
 }
 
 /// How many bytes of text a locator has.
-fn locator_len(name: &ResourceName, parameters: &Parameters) -> usize {
+pub(super) fn locator_len(name: &ResourceName, parameters: &Parameters) -> usize {
     let pairs = parameters.own().map(|(key, value)| key.len() + value.len());
     name.as_str().len() + pairs.sum::<usize>()
 }

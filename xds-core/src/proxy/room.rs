@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::linger::locator_len;
 use super::name::SubscriptionId;
 use super::route::Route;
 use super::stream_state::StreamState;
@@ -12,6 +13,7 @@ use super::{Key, Proxy};
 use crate::cache::LocatorStatus;
 use crate::code::Code;
 use crate::name::{ResourceName, TypeUrl};
+use crate::parameters::Parameters;
 
 /// Upstream subscriptions for which the stream of a route has no room. They begin when others end.
 #[derive(Debug, Default)]
@@ -48,6 +50,19 @@ impl WithoutRoom {
     }
 }
 
+/// Why no stream has room for a locator: with the others of a request, it would exceed what a control plane reads.
+pub(super) fn too_long(name: &ResourceName, parameters: &Parameters) -> Option<LocatorStatus> {
+    let len = locator_len(name, parameters);
+    if len <= LOCATOR_LIMIT_BYTES {
+        return None;
+    }
+    let message = format!(
+        "a name with its parameters has {len} bytes; the proxy subscribes to at most {LOCATOR_LIMIT_BYTES} bytes, so \
+         that the control plane does not end the stream of all clients"
+    );
+    Some(LocatorStatus::Failed { code: Code::RESOURCE_EXHAUSTED, message: message.into() })
+}
+
 impl Proxy {
     /// Why the stream of the route has no room for one more subscription of the type.
     pub(super) fn no_room(&self, state: &StreamState, type_url: &TypeUrl) -> Option<LocatorStatus> {
@@ -80,3 +95,7 @@ impl Proxy {
         }
     }
 }
+
+/// How long a name with its parameters may be. A request has others of up to 1 MiB, and servers commonly refuse
+/// requests of more than 4 MiB.
+const LOCATOR_LIMIT_BYTES: usize = 1 << 20;

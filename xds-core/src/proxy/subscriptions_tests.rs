@@ -96,6 +96,18 @@ fn g9_the_names_and_types_of_one_client_do_not_end_the_stream_of_all() {
     assert_eq!([r.sent(), s.sent()], ["n2 RDS r=1", "n2 RDS -s"]);
 }
 
+/// Regression: such a locator made the request of all clients too large.
+#[test]
+fn g9_a_locator_that_no_control_plane_would_read_is_refused_alone() {
+    let mut world = World::delta("X a=1");
+    let mut honest = world.leaf("X", "a");
+    let long = format!("b?pod={}", "x".repeat(1 << 20));
+    let mut attacker = world.leaf("X", &long);
+    world.run();
+    assert_eq!((honest.sent(), world.requested()), ("n1 X a=1".into(), "+a{}".into()));
+    assert_eq!(attacker.sent(), "n1 X !\"b\"(8)");
+}
+
 /// T35: absence for one locator says nothing about the others, but no locator has to wait for the
 /// responses to all others.
 #[test]

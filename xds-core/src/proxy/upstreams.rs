@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::name::{SubscriptionId, UpstreamSubscription};
-use super::room::WithoutRoom;
+use super::room::{WithoutRoom, too_long};
 use super::route::Route;
 use super::set::{RestoredSets, SetChange, SetId};
 use super::stream_state::StreamState;
@@ -140,6 +140,7 @@ impl Proxy {
             self.make_client(route);
         }
         self.leave_room(key, id);
+        let refusal = too_long(&key.1, parameters);
         let no_room = self.upstreams.get(route).and_then(|upstream| self.no_room(&upstream.state, &key.0));
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
         let Some(name) = self.names.get_mut(key) else { return };
@@ -154,13 +155,16 @@ impl Proxy {
         }
         let subscription = name.upstream.get_mut(id).expect("it was read above");
         let is_connected = upstream.is_connected;
-        let watched = match no_room {
+        let may_wait = refusal.is_none();
+        let watched = match refusal.or(no_room) {
             None => Ok(upstream.client.on_watch(&key.0, key.1.as_str(), Some(parameters.clone()))),
             Some(status) => Err(status),
         };
         match watched {
             Err(status) => {
-                upstream.without_room.add(key, id);
+                if may_wait {
+                    upstream.without_room.add(key, id);
+                }
                 (subscription.is_answered, subscription.answer) = (true, Some(status));
             }
             Ok(Ok(watch)) => {
