@@ -58,6 +58,14 @@ impl KnownType {
         acks_repeats: false,
     };
 
+    /// How many types are in the table.
+    pub(crate) const COUNT: usize = 10;
+
+    /// Whether the table has the type.
+    pub(crate) fn is_known(type_url: &str) -> bool {
+        !Self::of(type_url).type_url.is_empty()
+    }
+
     /// The row of a type.
     #[must_use]
     pub fn of(type_url: &str) -> &'static Self {
@@ -72,7 +80,7 @@ impl KnownType {
 
 /// The rows, each at the index of its rank, in the order of S33. SDS comes before LDS because a
 /// listener may need a secret.
-static KNOWN_TYPES: [KnownType; 10] = [
+static KNOWN_TYPES: [KnownType; KnownType::COUNT] = [
     KnownType {
         type_url: url::CLUSTER,
         full_state: true,

@@ -32,8 +32,9 @@ impl WithoutRoom {
         }
     }
 
-    /// Takes one of a type of which a subscription ended. If none is left of the type, takes all of another type.
-    fn take(&mut self, type_url: &TypeUrl, is_left: bool) -> Vec<(Key, SubscriptionId)> {
+    /// Takes one of a type of which a subscription ended. If there is none and `frees_type`, takes all of another
+    /// type.
+    fn take(&mut self, type_url: &TypeUrl, frees_type: bool) -> Vec<(Key, SubscriptionId)> {
         let key = |type_url: &TypeUrl, (name, id)| ((type_url.clone(), name), id);
         if let Some(of_type) = self.0.get_mut(type_url) {
             let next = of_type.pop_first();
@@ -42,11 +43,20 @@ impl WithoutRoom {
             }
             return next.map(|next| key(type_url, next)).into_iter().collect();
         }
-        let other = if is_left { None } else { self.0.pop_first() };
+        let other = if frees_type { self.0.pop_first() } else { None };
         let of_other = other.into_iter().flat_map(|(type_url, of_type)| {
             of_type.into_iter().map(move |next| key(&type_url, next)).collect::<Vec<_>>()
         });
         of_other.collect()
+    }
+
+    /// Takes all: the next stream has room for other types.
+    pub(super) fn take_all(&mut self) -> Vec<(Key, SubscriptionId)> {
+        let all = std::mem::take(&mut self.0).into_iter();
+        all.flat_map(|(type_url, of_type)| {
+            of_type.into_iter().map(move |(name, id)| ((type_url.clone(), name), id))
+        })
+        .collect()
     }
 }
 
@@ -68,9 +78,9 @@ impl Proxy {
     pub(super) fn no_room(&self, state: &StreamState, type_url: &TypeUrl) -> Option<LocatorStatus> {
         let (types, names) = (self.config.upstream_types_limit, self.config.upstream_names_limit);
         let message = match state.subscriptions(type_url) {
-            0 if state.types() >= types => format!(
-                "the proxy subscribes to {types} types upstream, and to no more, so that the control plane does not end \
-                 the stream of all clients"
+            0 if !state.has_room_for(type_url, types) => format!(
+                "the proxy subscribes to {types} types on one stream, and to no more, so that the control plane does not \
+                 end the stream of all clients"
             ),
             subscriptions if subscriptions >= names => format!(
                 "the proxy has {names} upstream subscriptions of this type, and makes no more, so that the control \
@@ -84,8 +94,8 @@ impl Proxy {
     /// A subscription of the type ended: those begin that have room now.
     pub(super) fn use_room(&mut self, route: &Route, type_url: &TypeUrl) {
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
-        let is_left = upstream.state.subscriptions(type_url) > 0;
-        self.pending.begun.extend(upstream.without_room.take(type_url, is_left));
+        let frees_type = upstream.state.subscriptions(type_url) == 0 && !upstream.state.is_open();
+        self.pending.begun.extend(upstream.without_room.take(type_url, frees_type));
     }
 
     /// The upstream subscription begins, or is not needed any more.

@@ -19,6 +19,7 @@ use crate::cache::{LocatorStatus, Transaction};
 use crate::client::health::{Event, Health, Status, SyncState};
 use crate::code::Code;
 use crate::constraint::Constraints;
+use crate::known_type::KnownType;
 use crate::name::TypeUrl;
 use crate::resource::VariantId;
 use crate::variants::Variants;
@@ -33,6 +34,9 @@ pub(super) struct StreamState {
     /// When it was opened.
     opened_at: Duration,
     types: BTreeMap<TypeUrl, SubscribedType>,
+    /// The types that the open stream ever had a subscription to, and those that have a side stream. A server does
+    /// not forget a type before the stream ends, and ends a stream with too many.
+    ever: BTreeSet<TypeUrl>,
     /// The types to subscribe to may have changed.
     pub(super) is_changed: bool,
     /// The status of the last stream, until another stream has a response.
@@ -56,9 +60,27 @@ struct SubscribedType {
 }
 
 impl StreamState {
-    /// How many types have a subscription.
-    pub(super) fn types(&self) -> usize {
-        self.types.len()
+    /// Whether the stream may have this type, if it may have so many. Clients may make up types without end: types
+    /// outside of the protocol leave room for those in it.
+    pub(super) fn has_room_for(&self, type_url: &TypeUrl, limit: usize) -> bool {
+        if self.ever.contains(type_url) {
+            return true;
+        }
+        let is_known = |type_url: &TypeUrl| KnownType::is_known(type_url.as_str());
+        let others = self.ever.iter().filter(|other| !is_known(other)).count();
+        let reserved = KnownType::COUNT.min(limit / 2);
+        self.ever.len() < limit && (is_known(type_url) || others < limit - reserved)
+    }
+
+    /// Whether a stream is open.
+    pub(super) fn is_open(&self) -> bool {
+        self.stream.is_some()
+    }
+
+    /// A stream opened or ended: only what is subscribed to now counts.
+    fn renew(&mut self) {
+        let on_side_streams = self.health.iter().flat_map(Health::isolated);
+        self.ever = self.types.keys().chain(on_side_streams).cloned().collect();
     }
 
     /// How many subscriptions the type has.
@@ -186,7 +208,9 @@ impl Proxy {
 
     /// Notes which stream of a client is open after an event.
     pub(super) fn follow_streams(&mut self, now: Duration, route: &Route) {
-        let Some(UpstreamClient { client, state, .. }) = self.upstreams.get_mut(route) else { return };
+        let Some(UpstreamClient { client, state, without_room, .. }) = self.upstreams.get_mut(route) else {
+            return;
+        };
         let stream = (0..client.servers()).find_map(|server| Some((server, client.stream(server)?)));
         let mut events = Vec::new();
         let is_open = stream.is_some() && stream != state.stream;
@@ -205,6 +229,8 @@ impl Proxy {
                 }
             }
             (state.stream, state.opened_at) = (stream, now);
+            state.renew();
+            self.pending.begun.extend(without_room.take_all());
         }
         self.on_health_events(route, events);
         if is_open {
@@ -364,6 +390,7 @@ impl Proxy {
     pub(super) fn request_type(&mut self, now: Duration, route: &Route, type_url: &TypeUrl) {
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
         let state = &mut upstream.state;
+        state.ever.insert(type_url.clone());
         let subscribed = state.types.entry(type_url.clone()).or_default();
         subscribed.subscriptions += 1;
         if subscribed.subscriptions == 1 {
@@ -385,6 +412,9 @@ impl Proxy {
             return;
         }
         state.types.remove(type_url);
+        if !state.is_open() {
+            state.ever.remove(type_url);
+        }
         let is_on_side_stream = matches!(route, Route::SideStream { .. });
         let main = route.main();
         let upstream = self.upstreams.get_mut(&main);

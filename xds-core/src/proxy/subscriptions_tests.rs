@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::fixture::World;
 use super::{ProxyConfig, ProxyLoad, SetChange, SetId, Sharing};
 use crate::client::{Protocol, Restored};
+use crate::known_type::KnownType;
 use crate::resource::VariantId;
 use crate::server::fixture::{Delta, payload, type_url};
 use crate::{Constraints, Parameters};
@@ -82,6 +83,8 @@ fn g9_the_names_and_types_of_one_client_do_not_end_the_stream_of_all() {
     drop(routes);
     world.run();
     world.pass(Duration::from_secs(60));
+    assert_eq!(assignments.sent(), "", "the server does not forget the type before the stream ends");
+    reopen(&mut world);
     assert_eq!(assignments.sent(), "n2 EDS e=1 f=1");
     // Both names of a type end in one event, and two others wait.
     let mut late = ["r", "s"].map(|name| world.leaf("RDS", name));
@@ -90,10 +93,49 @@ fn g9_the_names_and_types_of_one_client_do_not_end_the_stream_of_all() {
     drop(assignments);
     world.run();
     world.pass(Duration::from_secs(60));
+    reopen(&mut world);
     let [r, s] = &mut late;
     r.ack("RDS", "1");
     s.ack("RDS", "1");
     assert_eq!([r.sent(), s.sent()], ["n2 RDS r=1", "n2 RDS -s"]);
+}
+
+/// The stream to the origin ends, and the next one is opened.
+fn reopen(world: &mut World) {
+    world.lose();
+    world.is_up = true;
+    world.pass(Duration::from_secs(10));
+}
+
+/// Regression: the types of the past did not count, so a client that went from type to type ended the stream of all.
+#[test]
+fn g9_types_without_end_do_not_end_the_stream_of_all() {
+    let mut world = World::delta("CDS a=1; RDS r=1");
+    let mut honest = world.leaf("CDS", "a");
+    world.run();
+    assert_eq!(honest.sent(), "n1 CDS a=1");
+    honest.ack("CDS", "1");
+    let limit = ProxyConfig::default().upstream_types_limit;
+    for round in 0..2 * limit {
+        let type_name = format!("T{round}");
+        let mut attacker = world.leaf(&type_name, "b");
+        world.run();
+        let refused = if round < limit - KnownType::COUNT { "-b" } else { "!\"b\"(8)" };
+        assert_eq!(attacker.sent(), format!("n1 {type_name} {refused}"));
+        drop(attacker);
+        world.run();
+    }
+    world.commit("CDS a=2");
+    assert_eq!(honest.sent(), "n2 CDS a=2");
+    let mut routes = world.leaf("RDS", "r");
+    world.run();
+    assert_eq!(routes.sent(), "n1 RDS r=1", "there is room for the types of the protocol");
+    let mut own = world.leaf("Own", "b");
+    world.run();
+    assert_eq!(own.sent(), "n1 Own !\"b\"(8)");
+    reopen(&mut world);
+    own.ack("Own", "1");
+    assert_eq!(own.sent(), "n2 Own -b", "the next stream has room");
 }
 
 /// Regression: such a locator made the request of all clients too large.
