@@ -497,6 +497,7 @@ impl Client {
         self.servers[server].open(now, self.store.responses);
         self.open_health(now, server);
         self.forget_subscriptions(server);
+        self.forget_types();
         for of_type in 0..self.store.types.len() {
             let entries: Vec<_> = self.store.types[of_type].entries.iter().map(|(at, _)| at).collect();
             for at in entries {

@@ -281,6 +281,27 @@ fn d2_g9_large_parameters_go_out_in_pieces() {
     assert!(frames.iter().all(|frame| frame.len() < 4 << 20));
 }
 
+/// Regression: a proxy kept each type that a client had ever made up.
+#[test]
+fn types_without_end_are_forgotten_with_the_stream() {
+    let mut f = delta();
+    f.watch("CDS", "a");
+    for round in 0..100 {
+        let watch = f.watch(&format!("T{round}"), "b");
+        f.sent(0);
+        f.client.on_unwatch(watch);
+        f.sent(0);
+        f.end(0);
+        f.pass(10);
+        f.open(0);
+    }
+    assert_eq!(f.client.store.types.len(), 2);
+    let one = f.watch("One", "c");
+    assert_eq!(f.sent(0), "node CDS +a\nOne +c");
+    f.get("One v1 n1: c=1");
+    assert_eq!(f.view(one), "1");
+}
+
 /// A client of a proxy mostly waits for all names with the same parameters.
 #[test]
 fn d2_g9_names_with_the_same_parameters_go_out_together() {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::resource_state::{ResourceState, ResourceStatus};
+use super::upstream::TypeStream;
 use super::watched_type::{ByName, WILDCARD, WatchEntry, entry_number};
 use super::{Client, WatchId};
 use crate::name::ResourceName;
@@ -66,6 +67,20 @@ impl Client {
             for at in unused.map(|(at, _)| at).collect::<Vec<_>>() {
                 let at = entry_number(at);
                 self.store.remove(of_type, at);
+            }
+        }
+    }
+
+    /// Forgets the types of which nothing is left, and that no server knows.
+    pub(super) fn forget_types(&mut self) {
+        let upstreams = &self.servers.upstreams;
+        let is_open = |number: usize| {
+            upstreams.iter().any(|upstream| upstream.types.get(number).is_some_and(|of| of.is_open))
+        };
+        let forgotten = self.store.forget_types(is_open);
+        for upstream in &mut self.servers.upstreams {
+            for number in &forgotten {
+                *upstream.of_type(*number) = TypeStream::default();
             }
         }
     }

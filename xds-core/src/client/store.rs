@@ -19,10 +19,12 @@ use crate::subscription::Locator;
 pub(super) struct Store {
     /// The valid resources that servers sent.
     pub(super) cache: Arc<Cache>,
-    /// The types that are watched, declared or restored.
+    /// The types that are watched, declared or restored, and those in `free`.
     pub(super) types: Vec<WatchedType>,
     /// The index in `types` of each type.
     type_numbers: BTreeMap<TypeUrl, usize>,
+    /// Numbers for the next types: a proxy does not choose its types, and its clients may make them up without end.
+    free: Vec<usize>,
     /// The number of each configured authority, by its name.
     pub(super) authority_numbers: Arc<BTreeMap<String, usize>>,
     /// When clients of a proxy NACK the contents of a variant that they try, these contents are
@@ -46,6 +48,7 @@ impl Store {
             cache,
             types: Vec::new(),
             type_numbers: BTreeMap::new(),
+            free: Vec::new(),
             authority_numbers: Arc::new(authority_numbers),
             refused: BTreeMap::new(),
             expiries: BTreeSet::new(),
@@ -85,10 +88,28 @@ impl Store {
     /// The number of a type. A new type is added.
     pub(super) fn type_number(&mut self, type_url: &TypeUrl) -> usize {
         self.number_of(type_url.as_str()).unwrap_or_else(|| {
-            self.types.push(WatchedType::new(type_url.clone(), Arc::clone(&self.authority_numbers)));
-            self.type_numbers.insert(type_url.clone(), self.types.len() - 1);
-            self.types.len() - 1
+            let watched = WatchedType::new(type_url.clone(), Arc::clone(&self.authority_numbers));
+            let number = self.free.pop().unwrap_or(self.types.len());
+            match self.types.get_mut(number) {
+                Some(free) => *free = watched,
+                None => self.types.push(watched),
+            }
+            self.type_numbers.insert(type_url.clone(), number);
+            number
         })
+    }
+
+    /// Forgets the types of which nothing is left. Returns their numbers.
+    pub(super) fn forget_types(&mut self, is_open: impl Fn(usize) -> bool) -> Vec<usize> {
+        let types = &self.types;
+        let is_unused = |number: usize| types[number].is_unused() && !is_open(number);
+        let forgotten: Vec<_> = self
+            .type_numbers
+            .extract_if(.., |_, number| is_unused(*number))
+            .map(|(_, number)| number)
+            .collect();
+        self.free.extend(&forgotten);
+        forgotten
     }
 
     /// Removes an entry that has no watchers and no subscription on any server.

@@ -128,6 +128,11 @@ impl WatchedType {
         }
     }
 
+    /// Whether nothing is left of it.
+    pub(super) fn is_unused(&self) -> bool {
+        self.decode.is_none() && self.entries.is_empty() && self.names.is_empty() && self.aliases.is_empty()
+    }
+
     pub(super) fn entry(&self, at: u32) -> &WatchEntry {
         &self.entries[at as usize]
     }
