@@ -123,6 +123,11 @@ pub(super) struct ProxyCommand {
     /// Further ones get RESOURCE_EXHAUSTED until others end.
     #[arg(long, value_name = "COUNT", default_value = "190000", value_parser = count, help_heading = SHARING)]
     upstream_names_limit: usize,
+    /// Streams to the control plane with --by-node, or for resources without constraints: one for each set of parameters
+    ///
+    /// Clients choose the parameters. What needs one more gets RESOURCE_EXHAUSTED until others end.
+    #[arg(long, value_name = "COUNT", default_value = "19000", value_parser = count, help_heading = SHARING)]
+    upstream_streams_limit: usize,
     /// Keep the received resources in this file, and start from it
     ///
     /// So clients can start while the control plane is down. Restored resources are stale until it
@@ -320,6 +325,7 @@ impl ProxyCommand {
             linger_bytes: self.linger_bytes,
             upstream_subscriptions_limit: self.questions_limit,
             upstream_names_limit: self.upstream_names_limit,
+            upstream_streams_limit: self.upstream_streams_limit,
             resource_timeout: self.resource_timeout,
             ..ProxyConfig::default()
         }

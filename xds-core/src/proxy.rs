@@ -47,6 +47,7 @@ use crate::subscription::ExcludedAuthorities;
 use linger::IdleSubscriptions;
 use name::Names;
 use parameter_table::ParameterTable;
+use room::WithoutRoom;
 use set::Sets;
 use trial::ResponseTrial;
 use upstreams::{NewClients, Pending, UpstreamClient};
@@ -108,6 +109,8 @@ pub struct Proxy {
     names: Names,
     parameters: ParameterTable,
     upstreams: BTreeMap<Route, UpstreamClient>,
+    /// Upstream subscriptions whose stream would be one too many.
+    without_stream: WithoutRoom,
     new_clients: NewClients,
     /// When to match the subscriptions of a name again.
     timers: BTreeSet<(Duration, Key)>,
@@ -170,6 +173,7 @@ impl Proxy {
             names: Names::default(),
             parameters: ParameterTable::default(),
             upstreams: BTreeMap::new(),
+            without_stream: WithoutRoom::default(),
             new_clients: NewClients::new(clients),
             timers: BTreeSet::new(),
             idle: IdleSubscriptions::default(),

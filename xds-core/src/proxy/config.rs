@@ -42,6 +42,10 @@ pub struct ProxyConfig {
     pub upstream_names_limit: usize,
     /// Types on one stream, at most; the same for types. Default 60: `xds serve` allows 64.
     pub upstream_types_limit: usize,
+    /// Upstream streams, at most, for [nodes](UpstreamKind::Node) and for resources that are not shared (T43c).
+    /// Clients choose the parameters, and each set of them has a stream. What needs one more gets an error until
+    /// others end. Default 19,000: `xds serve` allows 20,000 on a connection.
+    pub upstream_streams_limit: usize,
     /// How many clients are sent each new variant of a response of the shared upstream first. If
     /// one of them rejects it, the proxy rejects it upstream and sends it to no other client. Zero,
     /// the default, accepts valid responses at once. With delta only.
@@ -102,6 +106,7 @@ impl Default for ProxyConfig {
             upstream_subscriptions_limit: 10_000,
             upstream_names_limit: 190_000,
             upstream_types_limit: 60,
+            upstream_streams_limit: 19_000,
         }
     }
 }

@@ -15,7 +15,8 @@ use crate::code::Code;
 use crate::name::{ResourceName, TypeUrl};
 use crate::parameters::Parameters;
 
-/// Upstream subscriptions for which the stream of a route has no room. They begin when others end.
+/// Upstream subscriptions for which the stream of a route has no room, or for which there is no stream. They begin when
+/// others end.
 #[derive(Debug, Default)]
 pub(super) struct WithoutRoom(BTreeMap<TypeUrl, BTreeSet<(ResourceName, SubscriptionId)>>);
 
@@ -48,6 +49,21 @@ impl WithoutRoom {
             of_type.into_iter().map(move |next| key(&type_url, next)).collect::<Vec<_>>()
         });
         of_other.collect()
+    }
+
+    /// Takes at most so many.
+    fn take_some(&mut self, count: usize) -> Vec<(Key, SubscriptionId)> {
+        let mut taken = Vec::new();
+        while taken.len() < count
+            && let Some(mut of_type) = self.0.first_entry()
+        {
+            let next = of_type.get_mut().pop_first().map(|(name, id)| ((of_type.key().clone(), name), id));
+            if of_type.get().is_empty() {
+                of_type.remove();
+            }
+            taken.extend(next);
+        }
+        taken
     }
 
     /// Takes all: the next stream has room for other types.
@@ -91,6 +107,25 @@ impl Proxy {
         Some(LocatorStatus::Failed { code: Code::RESOURCE_EXHAUSTED, message: message.into() })
     }
 
+    /// Why there is no stream for the route.
+    pub(super) fn no_stream(&self, route: &Route) -> Option<LocatorStatus> {
+        let limit = self.config.upstream_streams_limit;
+        let is_chosen = matches!(route, Route::Node(_) | Route::Alone(_));
+        if !is_chosen || self.upstreams.len() < limit || self.upstreams.contains_key(route) {
+            return None;
+        }
+        let message = format!(
+            "the proxy has {limit} upstream streams, and opens no more for clients with other parameters"
+        );
+        Some(LocatorStatus::Failed { code: Code::RESOURCE_EXHAUSTED, message: message.into() })
+    }
+
+    /// The upstream subscriptions that may have a stream now, as others ended.
+    pub(super) fn use_streams(&mut self) -> Vec<(Key, SubscriptionId)> {
+        let free = self.config.upstream_streams_limit.saturating_sub(self.upstreams.len());
+        self.without_stream.take_some(free)
+    }
+
     /// A subscription of the type ended: those begin that have room now.
     pub(super) fn use_room(&mut self, route: &Route, type_url: &TypeUrl) {
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
@@ -100,6 +135,7 @@ impl Proxy {
 
     /// The upstream subscription begins, or is not needed any more.
     pub(super) fn leave_room(&mut self, key: &Key, id: &SubscriptionId) {
+        self.without_stream.remove(key, id);
         if let Some(upstream) = self.upstreams.get_mut(&id.0) {
             upstream.without_room.remove(key, id);
         }

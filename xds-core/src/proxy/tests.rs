@@ -6,7 +6,7 @@ use super::fixture::{World, by_node};
 use super::linger::IDLE_COST;
 use super::{ProxyConfig, ProxyLoad, Sharing, UpstreamKind};
 use crate::client::Protocol;
-use crate::server::fixture::{Sotw, parameters};
+use crate::server::fixture::{Delta, Sotw, parameters};
 
 #[test]
 fn t43_who_asks_for_what_is_at_hand_is_answered_without_a_word_upstream() {
@@ -444,6 +444,26 @@ fn a_server_without_tp2_is_asked_on_one_stream_for_each_set_of_the_declared_keys
         one.ack("CDS", "1");
         assert_eq!(one.sent(), "");
     }
+}
+
+/// Regression: each client chose whether there was one more stream to the server.
+#[test]
+fn nodes_without_end_have_a_limit_of_streams_and_those_beyond_it_begin_when_others_end() {
+    let config = ProxyConfig { upstream_streams_limit: 3, ..by_node(&["env"]) };
+    let mut world = World::new(Protocol::Delta, "CDS c=1", config);
+    let mut leaves: Vec<_> = (0..4).map(|env| world.leaf("CDS", &format!("c?env={env}"))).collect();
+    world.run();
+    assert_eq!(world.upstreams(), 3);
+    let mut sent: Vec<_> = leaves.iter_mut().map(Delta::sent).collect();
+    let refused = sent.iter().position(|sent| sent.contains('!')).unwrap();
+    assert_eq!(sent.remove(refused), "n1 CDS !\"c\"(8)");
+    assert!(sent.iter().all(|sent| sent.starts_with("n1 CDS c")), "{sent:?}");
+    let mut waiting = leaves.remove(refused);
+    drop(leaves);
+    world.run();
+    world.pass(Duration::from_secs(34));
+    waiting.ack("CDS", "1");
+    assert!(waiting.sent().starts_with("n2 CDS c"), "there is a stream for it now");
 }
 
 #[test]

@@ -136,10 +136,19 @@ impl Proxy {
     /// Watches for a new upstream subscription, unless it has ended.
     pub(super) fn watch(&mut self, now: Duration, key: &Key, id: &SubscriptionId) {
         let (route, parameters) = &**id;
+        self.leave_room(key, id);
+        if let Some(status) = self.no_stream(route) {
+            let Some(name) = self.names.get_mut(key) else { return };
+            let Some(subscription) = name.upstream.get_mut(id) else { return };
+            (subscription.is_answered, subscription.answer) = (true, Some(status));
+            name.match_waiting(id);
+            self.without_stream.add(key, id);
+            self.pending.touched.insert(key.clone());
+            return;
+        }
         if !self.upstreams.contains_key(route) {
             self.make_client(route);
         }
-        self.leave_room(key, id);
         let refusal = too_long(&key.1, parameters);
         let no_room = self.upstreams.get(route).and_then(|upstream| self.no_room(&upstream.state, &key.0));
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
@@ -222,6 +231,17 @@ impl Proxy {
     /// Completes an event: matches the names that it touched, ends the watches that are not needed
     /// any more, and lets each client subscribe to the types that its stream may have.
     pub(super) fn finish(&mut self, now: Duration) {
+        loop {
+            self.settle(now);
+            let begun = self.use_streams();
+            if begun.is_empty() {
+                break;
+            }
+            self.pending.begun.extend(begun);
+        }
+    }
+
+    fn settle(&mut self, now: Duration) {
         loop {
             self.match_touched(now);
             for (route, watch) in std::mem::take(&mut self.pending.ended) {
