@@ -45,6 +45,8 @@ mod diff;
 #[cfg(test)]
 mod edges_tests;
 mod encode;
+#[cfg(test)]
+mod endless_tests;
 mod entries;
 #[cfg(test)]
 mod errors_tests;

@@ -55,6 +55,11 @@ impl Locators {
         self.0.values().flatten()
     }
 
+    /// How many locators there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.values().map(NameSet::len).sum()
+    }
+
     /// Whether there is no locator.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -27,12 +27,12 @@ use content::DeltaContent;
 
 mod content;
 
-/// Applies a request: its changes of the subscription, and its ACK or NACK.
+/// Applies a request: its changes of the subscription, and its ACK or NACK. Returns the index of its type, too.
 pub(super) fn on_request(
     stream: &mut Stream,
     now: Duration,
     request: DeltaRequest,
-) -> Result<Option<Verdict>, StreamError> {
+) -> Result<(usize, Option<Verdict>), StreamError> {
     let (at, is_first) = stream.find_or_add(&request.type_url)?;
     let mut request = request;
     let mut ignored = Vec::new();
@@ -123,7 +123,7 @@ pub(super) fn on_request(
             state.fail_wildcard();
             owed.nothing |= added.wildcard;
             owed.answer_at(now);
-            return Ok(verdict);
+            return Ok((at, verdict));
         }
         owed.locators.extend(added.locators);
         state.subscription.retain_covered(&mut owed.locators);
@@ -135,7 +135,7 @@ pub(super) fn on_request(
         owed.everything = state.subscription.is_wildcard() && (owed.everything || added.wildcard);
     }
     owed.answer_at(now);
-    Ok(verdict)
+    Ok((at, verdict))
 }
 
 /// Makes the response of a type that is due; `None` when it turns out that the client needs

@@ -4,6 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use super::owed::Owed;
+use super::response::StreamError;
 use super::type_state::TypeState;
 use crate::name::ResourceName;
 use crate::subscription::{Locator, WILDCARD, is_set};
@@ -17,6 +18,12 @@ pub(super) struct TypeEntry {
 }
 
 impl TypeEntry {
+    /// G9: a client that reads nothing may subscribe to other names again and again. Their answers have the limit of
+    /// the names.
+    pub(super) fn check_owed(&self, limit: usize) -> Result<(), StreamError> {
+        self.state.terms.check_limit(self.owed.answers_of_the_past(), limit)
+    }
+
     /// Owes those of these resources to which the client subscribes. What names them was sent (S34, S34b).
     pub(super) fn owe_followers<'n>(
         &mut self,

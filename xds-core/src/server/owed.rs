@@ -57,6 +57,13 @@ impl Owed {
         !has_answers && !self.everything && !self.nothing && self.errors.is_empty()
     }
 
+    /// How many answers wait that are not about names of the subscription: the names of errors, of removals, or those
+    /// that the client unsubscribed from, whichever are most.
+    pub(super) fn answers_of_the_past(&self) -> usize {
+        let unsubscribed = self.unsubscribed.len() + self.unsubscribed_later.len();
+        unsubscribed.max(self.removals.len()).max(self.errors.len())
+    }
+
     /// When the answer is due; `None` when nothing is owed.
     pub(super) fn due(&self) -> Option<Duration> {
         self.due.filter(|_| !self.is_empty())

@@ -29,12 +29,12 @@ use content::SotwContent;
 
 mod content;
 
-/// Applies a request: its subscription, and its ACK or NACK.
+/// Applies a request: its subscription, and its ACK or NACK. Returns the index of its type, too.
 pub(super) fn on_request(
     stream: &mut Stream,
     now: Duration,
     request: SotwRequest,
-) -> Result<Option<Verdict>, StreamError> {
+) -> Result<(usize, Option<Verdict>), StreamError> {
     let (at, is_first) = stream.find_or_add(&request.type_url)?;
     let mut request = request;
     let failures =
@@ -120,7 +120,7 @@ pub(super) fn on_request(
     }
     // S8: a stale request is not answered at once, but its names are not forgotten.
     owed.answer_at(if is_current { now } else { now + stream.config.owed_wait });
-    Ok(verdict)
+    Ok((at, verdict))
 }
 
 /// Makes the response of a type that is due; `None` when it turns out that the client needs

@@ -153,11 +153,12 @@ impl Stream {
         now: Duration,
         request: impl Into<Request>,
     ) -> Result<Option<Verdict>, StreamError> {
-        let verdict = match (self.protocol, request.into()) {
+        let (at, verdict) = match (self.protocol, request.into()) {
             (Protocol::Sotw, Request::Sotw(request)) => sotw::on_request(self, now, request)?,
             (Protocol::Delta, Request::Delta(request)) => delta::on_request(self, now, request)?,
             (protocol, _) => return Err(StreamError::WrongProtocol { expected: protocol }),
         };
+        self.entries[at].check_owed(self.config.names_limit)?;
         if matches!(verdict, Some(Verdict::Nacked { .. })) {
             self.share_rejections();
         }
