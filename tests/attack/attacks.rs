@@ -6,14 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Channel;
-use xds::type_url::CLUSTER;
-use xds_proto::envoy::config::core::v3::Node;
-use xds_proto::envoy::service::discovery::v3::DeltaDiscoveryRequest;
-use xds_proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 
 use crate::Target;
 use crate::http2::{BEGIN, PING, SETTINGS, connect, data, headers, request, reset, streams};
@@ -42,44 +35,6 @@ pub(crate) async fn new_streams(target: Target) {
 /// Sends only frames that the server has to answer.
 pub(crate) async fn control_frames(target: Target) {
     flood(target, |stream| if stream % 4 == 1 { SETTINGS } else { PING }.to_vec()).await;
-}
-
-/// Three delta streams subscribe to a thousand names that do not exist and drop the thousand before, without
-/// end.
-pub(crate) async fn new_names(target: Target) {
-    let mut streams = JoinSet::new();
-    for stream in 0..3 {
-        streams.spawn(drop_and_subscribe(target.clone(), stream));
-    }
-    streams.join_all().await;
-}
-
-async fn drop_and_subscribe(target: Target, stream: usize) {
-    let channel =
-        Channel::from_shared(format!("http://{}", target.address)).unwrap().connect().await.unwrap();
-    let (requests, receiver) = mpsc::channel(4);
-    let names = move |round: usize| (0..1_000).map(move |name| format!("absent-{stream}-{round}-{name}"));
-    let request = move |round: usize| DeltaDiscoveryRequest {
-        type_url: CLUSTER.into(),
-        resource_names_subscribe: names(round).collect(),
-        resource_names_unsubscribe: if round == 0 { Vec::new() } else { names(round - 1).collect() },
-        node: Some(Node { id: format!("attacker-{stream}"), ..Node::default() }),
-        ..DeltaDiscoveryRequest::default()
-    };
-    tokio::spawn(async move {
-        for round in 0.. {
-            if requests.send(request(round)).await.is_err() {
-                break;
-            }
-            if round == 100 {
-                target.is_on();
-            }
-        }
-    });
-    let mut client = AggregatedDiscoveryServiceClient::new(channel);
-    let responses = client.delta_aggregated_resources(ReceiverStream::new(receiver)).await;
-    let mut responses = responses.unwrap().into_inner();
-    while let Ok(Some(_)) = responses.message().await {}
 }
 
 /// Connections without a stream.

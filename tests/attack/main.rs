@@ -20,12 +20,15 @@ use witness::Witness;
 mod attacks;
 mod http2;
 mod server;
+mod spam;
 mod witness;
 
 /// The target of an attack.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub(crate) address: std::net::SocketAddr,
+    /// The folder of the server, with its store.
+    pub(crate) folder: std::path::PathBuf,
     on: watch::Sender<bool>,
 }
 
@@ -44,8 +47,9 @@ enum Newcomers {
     MayWait,
 }
 
-/// Runs an attack until a witness got updates before, during and after its full force.
-async fn bears<A>(name: &str, setup: Setup, newcomers: Newcomers, attack: impl FnOnce(Target) -> A)
+/// Runs an attack until a witness got updates before, during and after its full force. Returns the most memory that
+/// the server had, in MB.
+async fn bears<A>(name: &str, setup: Setup, newcomers: Newcomers, attack: impl FnOnce(Target) -> A) -> usize
 where
     A: Future<Output = ()> + Send + 'static,
 {
@@ -57,13 +61,14 @@ where
     witness.sees(&server.content()).await;
     let before = server.resident_mb();
     let (on, mut is_on) = watch::channel(false);
-    let target = Target { address: server.address, on };
+    let target = Target { address: server.address, folder: server.folder.clone(), on };
     let attack = tokio::spawn(attack(target));
     let (mut updates, mut slowest, mut slowest_newcomer) = (0, Duration::ZERO, Duration::ZERO);
     let began = Instant::now();
     let mut on_since = None;
     let mut peak = before;
-    while on_since.is_none_or(|since: Instant| since.elapsed() < IN_FORCE) {
+    let in_force = in_force();
+    while on_since.is_none_or(|since: Instant| since.elapsed() < in_force) {
         if *is_on.borrow_and_update() {
             on_since.get_or_insert_with(Instant::now);
         }
@@ -90,12 +95,29 @@ where
          before, {peak} MB at most; {lines} lines of log"
     );
     assert!(lines < updates + 20, "{name}: a flood must not flood the log: {lines} lines");
+    peak
+}
+
+/// As [`bears`], for keys that clients make up without end: the server keeps none of the past, so its memory has a
+/// bound.
+async fn forgets<A>(name: &str, setup: Setup, attack: impl FnOnce(Target) -> A)
+where
+    A: Future<Output = ()> + Send + 'static,
+{
+    let peak = bears(name, setup, AreServed, attack).await;
+    assert!(peak < MADE_UP_MB, "{name}: {peak} MB");
 }
 
 /// How long an update may take, and the first response to a new client.
 const IN_TIME: Duration = Duration::from_secs(2);
-/// How long an attack is in full force.
-const IN_FORCE: Duration = Duration::from_secs(3);
+/// How long an attack is in full force: 3 s, or as many seconds as `XDS_ATTACK_SECONDS` says.
+fn in_force() -> Duration {
+    let seconds = std::env::var("XDS_ATTACK_SECONDS").ok();
+    Duration::from_secs(seconds.map_or(3, |seconds| seconds.parse().unwrap()))
+}
+
+/// The memory of a server, in MB, whose clients make up keys (docs/security.md).
+const MADE_UP_MB: usize = 250;
 /// How long an attack may take until it is in full force.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -162,10 +184,55 @@ async fn more_connections_with_streams_than_descriptors() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_names_without_end() {
-    bears("new names", Setup::Plain, AreServed, attacks::new_names).await;
+    forgets("new names", Setup::Plain, spam::new_names).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_names_without_end_at_a_proxy() {
-    bears("new names at a proxy", Setup::Proxy, AreServed, attacks::new_names).await;
+    forgets("new names at a proxy", Setup::Proxy, spam::new_names).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_names_without_end_whose_answers_nobody_reads() {
+    forgets("unread answers", Setup::Plain, spam::unread_answers).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_names_without_end_whose_answers_nobody_reads_at_a_proxy() {
+    forgets("unread answers at a proxy", Setup::Proxy, spam::unread_answers).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_parameters_without_end() {
+    forgets("new parameters", Setup::Plain, spam::new_parameters).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_parameters_without_end_at_a_proxy() {
+    forgets("new parameters at a proxy", Setup::Proxy, spam::new_parameters).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_types_without_end() {
+    forgets("new types", Setup::Plain, spam::new_types).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_types_without_end_at_a_proxy() {
+    forgets("new types at a proxy", Setup::Proxy, spam::new_types).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_nodes_without_end() {
+    forgets("new nodes", Setup::Plain, spam::new_nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_nodes_without_end_at_a_proxy() {
+    forgets("new nodes at a proxy", Setup::Proxy, spam::new_nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_page_tokens_without_end() {
+    forgets("new page tokens", Setup::Store, spam::new_page_tokens).await;
 }

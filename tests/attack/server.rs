@@ -21,6 +21,8 @@ pub(crate) enum Setup {
     Large,
     /// The port is that of `xds proxy` in front of the server.
     Proxy,
+    /// The folder is applied to a store.
+    Store,
 }
 
 /// A server and its folder, both removed at the end.
@@ -29,7 +31,7 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     /// Its certificate, in PEM.
     pub(crate) certificate: Option<String>,
-    folder: PathBuf,
+    pub(crate) folder: PathBuf,
     content: usize,
     running: Child,
     /// The server behind the proxy.
@@ -61,11 +63,18 @@ impl Server {
                 ]);
                 limited
             }
-            Setup::Plain | Setup::Tls | Setup::Large | Setup::Proxy => {
+            Setup::Plain | Setup::Tls | Setup::Large | Setup::Proxy | Setup::Store => {
                 Command::new(env!("CARGO_BIN_EXE_xds"))
             }
         };
-        command.arg("serve").arg(folder.join("config")).args(["--listen", "127.0.0.1:0", "--admin", "none"]);
+        command.arg("serve").arg(folder.join("config")).args(["--listen", "127.0.0.1:0", "--admin"]);
+        command.arg(if matches!(setup, Setup::Store) { "127.0.0.1:0" } else { "none" });
+        if matches!(setup, Setup::Store) {
+            let store = folder.join("store");
+            let init = Command::new(env!("CARGO_BIN_EXE_xds")).args(["store", "init"]).arg(&store).output();
+            assert!(init.unwrap().status.success());
+            command.arg("--store").arg(&store);
+        }
         let mut certificate = None;
         if matches!(setup, Setup::Tls) {
             let key = KeyPair::generate().unwrap();
