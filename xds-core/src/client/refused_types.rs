@@ -87,8 +87,8 @@ impl Client {
         health.on_end(now, status);
         let new = health.isolated().find(|type_url| !before.contains(type_url)).cloned();
         let is_explained = health.explains_end();
-        if let Some((type_url, status)) = new.zip(text) {
-            let of_type = self.store.type_number(&type_url);
+        let of_new = new.and_then(|type_url| self.store.number_of(type_url.as_str()));
+        if let Some((of_type, status)) = of_new.zip(text) {
             self.on_type_refused(now, server, of_type, &status, effects);
         }
         is_explained
@@ -174,8 +174,9 @@ impl Client {
         let Some(health) = &self.servers[server].health else { return };
         let types: Vec<_> = health.states().map(|(type_url, _)| type_url.clone()).collect();
         for type_url in types {
-            let of_type = self.store.type_number(&type_url);
-            self.release_unneeded(server, of_type);
+            if let Some(of_type) = self.store.number_of(type_url.as_str()) {
+                self.release_unneeded(server, of_type);
+            }
         }
     }
 
