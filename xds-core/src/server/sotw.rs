@@ -173,7 +173,7 @@ pub(super) fn respond(entry: &mut TypeEntry, turn: &mut Turn<'_>) -> Result<Opti
     if !errors.is_empty() {
         bodies.push(Arc::new(encode::errors(state.encoding(), errors.iter())));
     }
-    let alone = content.only_resource(&contents).or_else(|| {
+    let alone = content.only_resource(&contents, &everything).or_else(|| {
         if !matches!(contents, ResponseContents::FullState) {
             return None;
         }

@@ -402,7 +402,10 @@ impl Stream {
 
     /// When a type may send.
     fn gate(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
-        let look_again = self.follow_virtual_hosts(at, now, snapshot);
+        let look_again = match self.virtual_hosts {
+            Some(_) => self.follow_virtual_hosts(at, now, snapshot),
+            None => None,
+        };
         match (self.gate_of_type(at, now, snapshot), look_again) {
             (Gate::Open, _) => Gate::Open,
             (gate, None) => gate,
@@ -446,7 +449,10 @@ impl Stream {
             self.expect_virtual_hosts(type_url.as_str());
         }
         let entry = &self.entries[at];
-        let additions = self.order(now, snapshot).additions_left(at);
+        let additions = match entry.state.responses.rejections().is_empty() {
+            true => Gate::Shut,
+            false => self.order(now, snapshot).additions_left(at),
+        };
         let part_may_go = entry.part_gate(now, self.config.ack_wait, additions, snapshot) == Gate::Open;
         let part_is_next = part_may_go && entry.state.responses.rejections().part_is_next();
         let mut made = if part_is_next { self.make_part(at, additions, now, snapshot) } else { None };

@@ -123,7 +123,12 @@ impl<'a> SotwContent<'a> {
     }
 
     /// The only resource in a response with keys of several names, of which the others do not exist.
-    pub(super) fn only_resource(self, contents: &ResponseContents) -> Option<Arc<Variant>> {
+    pub(super) fn only_resource(self, contents: &ResponseContents, fresh: &Update) -> Option<Arc<Variant>> {
+        if let (ResponseContents::Resources { own, .. }, [only]) = (contents, &fresh.changed[..])
+            && own.is_empty()
+        {
+            return Some(Arc::clone(only));
+        }
         let mut found = contents.keys().filter_map(|key| self.resolution.with_key(key));
         let first = found.next()?;
         found.all(|variant| variant.name() == first.name()).then(|| Arc::clone(first))
@@ -137,6 +142,10 @@ impl<'a> SotwContent<'a> {
 
     /// Whether the response removes or changes something that the client may have (S6e).
     pub(super) fn makes_room(self, update: &Update, releases: bool) -> bool {
+        let known = self.state.terms.known;
+        if !known.conflicts && !known.full_state {
+            return false;
+        }
         let holding = &self.state.holding;
         let subscription = &self.state.subscription;
         // Which of several wildcards is new is not known.
