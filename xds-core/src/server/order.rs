@@ -129,9 +129,10 @@ impl<'s> Order<'s> {
         let is_behind = state.holding.is_behind(self.snapshot);
         let repeat_at = state.responses.rejections().repeat_at().filter(|_| !is_behind);
         let repeat = repeat_at.map_or(Gate::Shut, |at| Gate::at(at, self.now));
-        let has_none = entry.state.responses.rejections().is_empty();
-        let additions = if has_none { Gate::Shut } else { self.additions_left(at) };
-        let part = entry.part_gate(self.now, self.config.ack_wait, additions, self.snapshot);
+        let part = match state.responses.rejections().is_empty() {
+            true => Gate::Shut,
+            false => entry.part_gate(self.now, self.config.ack_wait, self.additions_left(at), self.snapshot),
+        };
         let gates = [push, refresh, repeat, part];
         match gates.into_iter().fold(answer.earlier(None), |until, gate| gate.earlier(until)) {
             _ if gates.contains(&Gate::Open) => Gate::Open,

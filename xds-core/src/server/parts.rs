@@ -32,7 +32,7 @@ impl TypeEntry {
         snapshot: &Snapshot,
     ) -> Gate {
         let responses = &self.state.responses;
-        if responses.rejections().is_empty() || !self.state.holding.is_selecting() {
+        if !self.state.holding.is_selecting() {
             return Gate::Shut;
         }
         let is_in_order = additions == Gate::Open;

@@ -448,11 +448,25 @@ impl Stream {
             let type_url = self.entries[at].state.terms.type_url.clone();
             self.expect_virtual_hosts(type_url.as_str());
         }
-        let entry = &self.entries[at];
-        let additions = match entry.state.responses.rejections().is_empty() {
-            true => Gate::Shut,
-            false => self.order(now, snapshot).additions_left(at),
+        let made = match self.entries[at].state.responses.rejections().is_empty() {
+            true => self.make_changes(at, now, snapshot)?,
+            false => self.make_part_or_changes(at, now, snapshot)?,
         };
+        Ok(made.map(|made| {
+            self.on_referrers_sent(&made, now);
+            made.response
+        }))
+    }
+
+    /// For a client that rejected something: parts and changes take turns (S6c).
+    fn make_part_or_changes(
+        &mut self,
+        at: usize,
+        now: Duration,
+        snapshot: &Snapshot,
+    ) -> Result<Option<Made>, StreamError> {
+        let entry = &self.entries[at];
+        let additions = self.order(now, snapshot).additions_left(at);
         let part_may_go = entry.part_gate(now, self.config.ack_wait, additions, snapshot) == Gate::Open;
         let part_is_next = part_may_go && entry.state.responses.rejections().part_is_next();
         let mut made = if part_is_next { self.make_part(at, additions, now, snapshot) } else { None };
@@ -462,10 +476,7 @@ impl Stream {
         if made.is_none() && part_may_go && !part_is_next {
             made = self.make_part(at, additions, now, snapshot);
         }
-        Ok(made.map(|made| {
-            self.on_referrers_sent(&made, now);
-            made.response
-        }))
+        Ok(made)
     }
 
     /// Answers, changes and removals.
