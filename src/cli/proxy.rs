@@ -112,7 +112,8 @@ pub(super) struct ProxyCommand {
     /// How long a variant stays in the cache after the last client unsubscribed
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = wait, help_heading = SHARING)]
     linger: Duration,
-    /// Bytes of such variants, with their names and parameters, and 2 KiB for each; variants that clients subscribe to are never dropped
+    /// Bytes of such variants, with their names and parameters, and 2 KiB for each; variants that clients
+    /// subscribe to are never dropped
     #[arg(long, value_name = "BYTES", default_value = "67108864", value_parser = count, help_heading = SHARING)]
     linger_bytes: usize,
     /// Upstream subscriptions (parameter sets) of one name; further ones get RESOURCE_EXHAUSTED
@@ -123,7 +124,8 @@ pub(super) struct ProxyCommand {
     /// Further ones get RESOURCE_EXHAUSTED until others end.
     #[arg(long, value_name = "COUNT", default_value = "190000", value_parser = count, help_heading = SHARING)]
     upstream_names_limit: usize,
-    /// Streams to the control plane with --by-node, or for resources without constraints: one for each set of parameters
+    /// Streams to the control plane with --by-node, or for resources without constraints: one for each set of
+    /// parameters
     ///
     /// Clients choose the parameters. What needs one more gets RESOURCE_EXHAUSTED until others end.
     #[arg(long, value_name = "COUNT", default_value = "19000", value_parser = count, help_heading = SHARING)]
