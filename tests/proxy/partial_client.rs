@@ -53,7 +53,7 @@ fn run(protocol: Protocol, code: Code) {
     });
     let upstream = upstream.upgrade(&origin);
     runtime.block_on(async {
-        // The outage is told, and its end.
+        // The watcher is also told that the server is away, and when it is back.
         while next(&mut refused).await != "changed" {}
     });
     drop((client, runtime));

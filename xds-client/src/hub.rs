@@ -455,7 +455,7 @@ pub(crate) async fn keep_time(hub: Arc<Hub>) {
                     () = woken => {}
                     () = tokio::time::sleep_until(hub.start() + deadline) => {
                         hub.change(|machine, now| ((), machine.on_timeout(now)));
-                        // G4: a type that a server refused is tried again.
+                        // G4b: the client tries a refused type again.
                         hub.look_for_requests();
                     }
                 }

@@ -1,12 +1,11 @@
 //! Tells people which types a server does not serve, and when it serves them again (G4b).
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tracing::{info, warn};
 use xds_core::TypeUrl;
 use xds_core::client::Client as Machine;
-use xds_core::client::health::Status;
 
 use crate::hub::Hub;
 
@@ -14,12 +13,12 @@ use crate::hub::Hub;
 pub(crate) struct RefusedTypes {
     server: usize,
     name: Arc<str>,
-    known: BTreeMap<TypeUrl, Status>,
+    known: BTreeSet<TypeUrl>,
 }
 
 impl RefusedTypes {
     pub(crate) fn new(server: usize, name: &Arc<str>) -> Self {
-        Self { server, name: Arc::clone(name), known: BTreeMap::new() }
+        Self { server, name: Arc::clone(name), known: BTreeSet::new() }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -39,12 +38,12 @@ impl RefusedTypes {
         let Some((refused, served)) = hub.read(read).flatten() else { return };
         for (type_url, status) in refused {
             let r#type = type_url.message_name();
-            if self.known.insert(type_url.clone(), status.clone()).is_none() {
+            if self.known.insert(type_url.clone()) {
                 warn!(server = %self.name, r#type, %status, "the server does not serve the type; its others go on");
             }
         }
         for type_url in served {
-            if self.known.remove(&type_url).is_some() {
+            if self.known.remove(&type_url) {
                 info!(server = %self.name, r#type = type_url.message_name(), "the server serves the type again");
             }
         }

@@ -24,9 +24,9 @@
 //! - *Isolated*: the main stream ends whenever it subscribes to the type. The next streams
 //!   subscribe to the types that had a response and to a part of the others, until one type alone
 //!   ends the stream: with n types and one culprit after at most log2(n) + 1 reconnects. The main
-//!   stream does not subscribe to this type until a [probe](Health::probe_at) on a stream of its
-//!   own succeeds. Then it does so at once: the next outage, which would begin a new generation,
-//!   may be months away.
+//!   stream does not subscribe to this type until its [probe](Health::probe_at). A proxy probes on a
+//!   stream of its own, which keeps the main stream; a client without a proxy subscribes again on its
+//!   stream.
 //!
 //! A missing response is never a rejection: after the timeout the type is *pending*, and its
 //! resources from before stay in use.

@@ -121,7 +121,7 @@ fn g4b_a_new_watch_of_a_refused_type_has_the_status_at_once() {
     assert_eq!(server.f.view(other), Code::UNIMPLEMENTED.to_string());
     let streams = server.streams;
     server.run_until(Duration::from_secs(20));
-    assert_eq!(server.streams, streams, "it is not asked for");
+    assert_eq!(server.streams, streams, "the client does not ask for it");
 }
 
 #[test]
