@@ -341,6 +341,25 @@ fn the_server_file_is_for_its_user_alone() {
     assert_eq!(written["pid"], server.child.id());
 }
 
+/// Regression: the server did not start. The folder has the name of a file that it writes first.
+#[test]
+fn a_server_that_cannot_write_how_it_is_reached_serves_and_tries_again() {
+    let place = with_store("no-server-file");
+    let in_the_way = place.0.join("server.json.new");
+    fs::create_dir(&in_the_way).unwrap();
+    let server = Running::start(&["serve", "--store", place.text()]);
+    assert_eq!(status_of(&server, "/readyz/store"), "200 ready");
+    let trouble =
+        || server.metric("xds_troubles{kind=\"server_file\",severity=\"warning\"}").unwrap_or_default();
+    assert_eq!((trouble(), place.0.join("server.json").exists()), (1.0, false));
+    fs::remove_dir(&in_the_way).unwrap();
+    let start = Instant::now();
+    while trouble() > 0.0 || !place.0.join("server.json").exists() {
+        assert!(start.elapsed() < SOON, "waited in vain for server.json");
+    }
+    assert_eq!(run(&["list", "--store", place.text()]).0, Some(0));
+}
+
 #[test]
 fn st70_seal_keys_that_cannot_be_used_are_refused_without_showing_them() {
     let place = with_store("seal");

@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use xds_store::log::{Head, StoreRevision};
+use xds_store::phase::PhaseGap;
 use xds_store::store::PlanProgress;
 
 pub use xds_proto::xds::store::v1::status_response::Condition;
@@ -29,6 +30,9 @@ pub struct Standing {
     pub deleting_since: Option<SystemTime>,
     /// Imports of authorities that are a circle, such as `a > b > a`: they do not count for new references (SG37).
     pub import_circles: Vec<String>,
+    /// Plans that are more than one phase further here than at a peer, or less far: writes of their names are refused
+    /// (SV42).
+    pub phase_gaps: Vec<PhaseGap>,
 }
 
 impl Standing {

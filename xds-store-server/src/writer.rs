@@ -449,6 +449,7 @@ fn standing_of(store: &Store, condition: Condition, reason: &str) -> Standing {
         deleting,
         deleting_since,
         import_circles: store.import_circles().to_vec(),
+        phase_gaps: store.phase_gaps(),
     }
 }
 

@@ -19,6 +19,7 @@ use crate::checked;
 use crate::engine::View;
 use crate::key::{RecordKey, stored};
 use crate::log::{Head, LogEntry, StoredFetching, StoredNode, StoredOrigin};
+use crate::number;
 use crate::record::{self, Local, RecordState};
 use crate::store::{LoadError, Store};
 
@@ -137,6 +138,15 @@ pub enum Finding {
         key: RecordKey,
         /// The store revision of the state.
         revision: u64,
+    },
+    /// SR62: a number of a state is so large that no other node takes it, as a peer of an earlier version wrote it.
+    Number {
+        /// The record.
+        key: RecordKey,
+        /// The store revision of the state.
+        revision: u64,
+        /// The field of the message.
+        field: &'static str,
     },
     /// A state has a smaller generation than the one before.
     Generation {
@@ -311,6 +321,9 @@ impl<'f> Checker<'f> {
         if state.content.is_some() && !state.is_sealed && record::content_digest(&state) != state.digest {
             self.find(Finding::Digest { key: key.clone(), revision });
         }
+        if let Some(field) = number::out_of_range(&state) {
+            self.find(Finding::Number { key: key.clone(), revision, field });
+        }
         let number = (state.incarnation, state.generation);
         let is_replaced = self.resyncs.contains(&revision);
         if before.is_some_and(|(_, before)| before > number) && !is_replaced {
@@ -442,6 +455,14 @@ impl fmt::Display for Finding {
             }
             Self::Digest { key, revision } => {
                 write!(f, "{key:?}: the content of revision {revision} does not have its digest")
+            }
+            Self::Number { key, revision, field } => {
+                write!(
+                    f,
+                    "{key:?}: the {field} of revision {revision} is above {}, so no other node takes the record: restore a \
+                     backup, or join this node again to one without it",
+                    number::LAST
+                )
             }
             Self::Generation { key, revision } => {
                 write!(f, "{key:?}: revision {revision} has a smaller generation than the one before")

@@ -38,6 +38,7 @@ pub(crate) use shown::{Shown, drained, hidden, shown, without_aliases};
 mod across;
 mod aliases;
 mod ambiguity;
+mod apart;
 mod authority;
 mod cascade;
 mod ceiling;

@@ -10,6 +10,7 @@ use crate::forgotten::FORGOTTEN_TYPE;
 use crate::key::RecordKey;
 use crate::key::is_configuration;
 use crate::log::LogEntry;
+use crate::number;
 use crate::phase;
 use crate::record::{RecordState, content_digest};
 use crate::region::{POLICY_TYPE, Policies};
@@ -142,6 +143,9 @@ pub(crate) fn parse_state(state: &RecordState) -> Result<(RecordKey, RecordState
     }
     if state.incarnation == 0 || state.generation == 0 {
         return Err(wrong("it has no incarnation or generation"));
+    }
+    if let Some(number) = number::out_of_range(state) {
+        return Err(wrong(&format!("its {number} is above {} (SR62)", number::LAST)));
     }
     if !matches!(state.lifecycle(), proto::State::Live | proto::State::Deleting | proto::State::Deleted) {
         return Err(wrong("its lifecycle is unknown"));

@@ -15,7 +15,7 @@ use crate::engine::View;
 use crate::forgotten::{FORGOTTEN_TYPE, Forgotten};
 use crate::key::{NameDigest, RecordDigest, RecordKey};
 use crate::log::Head;
-use crate::phase::{self, Ceiling, LiveServers, Phases, Schemas};
+use crate::phase::{self, Ceiling, LiveServers, Phase, Phases, Schemas};
 use crate::record::{EntryId, Local, Present, RecordState};
 use crate::refs::{Reference, ReferrerChanges, Referrers};
 use crate::region::{FetchingChanges, Policies};
@@ -325,6 +325,13 @@ impl Index {
     /// What the program knows, below the ceilings of the store.
     pub(crate) fn schemas(&self) -> &Arc<Schemas> {
         &self.schemas
+    }
+
+    /// The key of the other form of a record, in the phases that read both.
+    pub(crate) fn other_form(&self, key: &RecordKey) -> Option<RecordKey> {
+        let (plan, form) = self.schemas.form(key)?;
+        let reads_both = matches!(self.phases.phase(plan), Phase::F2 | Phase::F3);
+        plan.other_key(key, form).ok().filter(|_| reads_both)
     }
 
     /// The servers of the store that said that they are alive.

@@ -93,6 +93,7 @@ pub mod key;
 pub mod log;
 mod looks;
 pub mod merge;
+mod number;
 pub mod phase;
 pub mod read;
 pub mod record;

@@ -42,20 +42,22 @@
 pub use ceiling::Ceiling;
 pub use converter::{Convert, ConvertError, Converter};
 pub(crate) use live::{LEASE, LiveServer, LiveServers};
+pub use peers::{PeerPhases, PhaseGap};
 pub use plan::{Plan, PlanError, PlanSpec};
 pub(crate) use position::PassPosition;
-pub(crate) use record::{PhaseRecord, Phases};
+pub(crate) use record::{PhaseRecord, Phases, Taking};
 pub use schemas::{SchemaError, Schemas};
 pub use step::PhaseStep;
 pub(crate) use step::StepTime;
 
 use crate::key::RecordKey;
-use crate::record::PROBE_TYPE;
+use crate::record::{PROBE_TYPE, RecordRevision, RecordState};
 
 mod ceiling;
 mod converter;
 mod live;
 mod names;
+mod peers;
 mod plan;
 mod position;
 mod record;
@@ -116,6 +118,18 @@ pub(crate) enum Stamp {
     Outdated,
     /// It has none: it was written in F4 or F5.
     Missing,
+}
+
+impl Stamp {
+    /// That of a new record that exists, beside the old one, if that exists.
+    pub(crate) fn of(old: Option<&RecordState>, new: &RecordState) -> Self {
+        let is_current = |old: &RecordState| new.mirror_of == RecordRevision::of(old).to_string();
+        match old {
+            _ if new.mirror_of.is_empty() => Self::Missing,
+            Some(old) if is_current(old) => Self::Current,
+            Some(_) | None => Self::Outdated,
+        }
+    }
 }
 
 impl Counts {

@@ -16,6 +16,7 @@ use xds_proto::xds::store::v1 as proto;
 pub use crate::clock::Counters;
 use crate::clock::{Clock, Position};
 use crate::entry::Foreign;
+use crate::phase::PeerPhases;
 use crate::store::{Stopped, Ticket, ToFetch};
 use crate::time::SECOND;
 use known::Known;
@@ -62,6 +63,8 @@ pub struct Replica {
     fetching: Vec<ToFetch>,
     /// The commits that wrote its policies.
     policies: Counters,
+    /// What the store knows of the plans of the peers.
+    peer_phases: PeerPhases,
     next_call: CallId,
     random: u64,
     now: i64,
@@ -271,6 +274,9 @@ pub enum Action {
     /// Keep the region of a node, which it said, over a restart, by
     /// [`Event::OfRegion`](crate::store::Event::OfRegion).
     OfRegion(String, String),
+    /// How far the plans of the peers are: at the start, and whenever one of them says something else, by
+    /// [`Event::PeerPhases`](crate::store::Event::PeerPhases).
+    PeerPhases(PeerPhases),
 }
 
 /// What an operator has to act on.
@@ -338,6 +344,7 @@ impl Replica {
             comparing: comparing::Comparing::default(),
             fetching: Vec::new(),
             policies: Counters::new(),
+            peer_phases: PeerPhases::default(),
             next_call: CallId::default(),
             now,
             actions: Vec::new(),
@@ -354,6 +361,7 @@ impl Replica {
                 self.alarm(Alarm::TooManyNodes, false);
                 self.comparing.compare_rest_at(self.now);
                 self.forgotten = nodes;
+                self.tell_phases();
             }
             Event::Due => {}
             Event::HelloAnswered(call, result) => self.on_hello_answered(call, result),
@@ -469,6 +477,23 @@ impl Replica {
                 self.peers.entry(address).or_insert_with(|| Peer::new(self.now));
             }
         }
+        self.tell_phases();
+    }
+
+    /// SV42: the store compares the phases of the peers with its own.
+    fn tell_phases(&mut self) {
+        let mut phases = PeerPhases::default();
+        for (address, peer) in &self.peers {
+            // SR33: one that is forgotten comes back with another id.
+            let node = peer.node().unwrap_or(address);
+            if !self.forgotten.contains(node) {
+                phases.insert(node, peer.failures == 0, peer.phases.clone());
+            }
+        }
+        if phases != self.peer_phases {
+            self.peer_phases = phases.clone();
+            self.actions.push(Action::PeerPhases(phases));
+        }
     }
 
     fn remove_peer(&mut self, address: &str) {
@@ -477,6 +502,7 @@ impl Replica {
         let calls = calls.chain(self.comparing.remove(address));
         self.actions.extend(calls.map(Action::Cancel));
         self.end_alarms(|alarm| alarm.address() == Some(address));
+        self.tell_phases();
     }
 
     /// Does what is due.

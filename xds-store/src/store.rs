@@ -14,6 +14,7 @@ pub use crate::index::FormCounts;
 use crate::index::{Index, Pending};
 use crate::key::{RecordKey, stored};
 use crate::log::{FORMAT, Head};
+use crate::phase::PeerPhases;
 use crate::region::{FetchingChanges, Policies};
 use crate::stored::{ReadError, Stored};
 use crate::time::SECOND;
@@ -126,6 +127,8 @@ pub struct Store {
     drains_at: i64,
     /// When the next owners may be checked.
     owners_at: i64,
+    /// How far the plans of other nodes are.
+    peer_phases: PeerPhases,
     /// Other regions.
     across: Across,
     dropping: dropping::Dropping,
@@ -418,6 +421,7 @@ impl Store {
                     self.nodes.hear(&node, counters, (self.running.length(), self.wall.time()));
                 }
             }
+            Event::PeerPhases(phases) => self.peer_phases = phases,
             Event::OfRegion(node, region) => {
                 if node != self.head.node && !self.index.forgotten().contains(&node) {
                     let now = (self.running.length(), self.wall.time());

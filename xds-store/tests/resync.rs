@@ -25,10 +25,18 @@ use driven::*;
 mod driven;
 #[path = "resync/journal.rs"]
 mod journal;
+#[path = "resync/numbers.rs"]
+mod numbers;
+#[path = "resync/phases.rs"]
+mod phases;
+#[path = "replica/random.rs"]
+mod random;
 #[path = "resync/reid.rs"]
 mod reid;
 #[path = "resync/replaced.rs"]
 mod replaced;
+#[path = "resync/rolling.rs"]
+mod rolling;
 
 impl Server {
     /// The pages of a snapshot of this node.

@@ -43,6 +43,8 @@ mod leases;
 mod merging;
 #[path = "rules/nodes.rs"]
 mod nodes;
+#[path = "rules/numbers.rs"]
+mod numbers;
 #[path = "rules/older_references.rs"]
 mod older_references;
 #[path = "rules/outages.rs"]

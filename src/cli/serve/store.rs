@@ -13,6 +13,7 @@ use xds::admin::{Trouble, Troubles};
 use xds::folder::Descriptors;
 use xds::{Cache, ClientList, Readiness, TypeUrl};
 use xds_proto::xds::store::v1 as proto;
+use xds_store::phase::PhaseGap;
 use xds_store::read::{HistoryQuery, Payload, Reads};
 use xds_store::rules::FieldSource;
 use xds_store_server::{
@@ -24,7 +25,7 @@ use super::migrate::MigrateOptions;
 use super::peers::PeersOptions;
 use super::schemas::SchemaOptions;
 use super::sealing::SealOptions;
-use super::server_file::{LocalToken, ServerFile};
+use super::server_file::{KeptServerFile, LocalToken};
 use super::store_api::{ApiAccess, ApiOptions};
 use super::store_limits::StoreLimits;
 use crate::cli::store::etcd::EtcdOptions;
@@ -199,9 +200,9 @@ impl ServedStore {
     }
 
     /// Writes how commands on the same machine reach the API. `None` for a store that is in no folder.
-    pub(super) fn write_server_file(&self, api: SocketAddr) -> Result<Option<ServerFile>, Failure> {
-        let Place::Folder(folder) = &self.place else { return Ok(None) };
-        ServerFile::write(folder, api, &self.token).map(Some).map_err(Failure::System)
+    pub(super) fn write_server_file(&self, api: SocketAddr, troubles: &Troubles) -> Option<KeptServerFile> {
+        let Place::Folder(folder) = &self.place else { return None };
+        Some(KeptServerFile::write(folder.clone(), api, self.token.clone(), troubles))
     }
 
     /// The size of the file of the store; `None` if it has none.
@@ -246,7 +247,11 @@ impl ServedStore {
         let store = self.clone();
         troubles.add(move || {
             let of_backups = store.backups.as_ref().and_then(Backups::trouble);
-            let of_others = store.peer_troubles().into_iter().chain(store.import_troubles());
+            let of_others = store
+                .peer_troubles()
+                .into_iter()
+                .chain(store.import_troubles())
+                .chain(store.phase_troubles());
             store.trouble().into_iter().chain(of_backups).chain(of_others).collect()
         });
     }
@@ -328,6 +333,20 @@ impl ServedStore {
         circles.iter().take(CIRCLES_SHOWN).map(trouble).collect()
     }
 
+    /// SV42: nodes that do not see all that the other one writes.
+    fn phase_troubles(&self) -> Vec<Trouble> {
+        let standing = self.handle.standing();
+        let gaps = &standing.borrow().phase_gaps;
+        let trouble = |gap: &PhaseGap| Trouble {
+            detail: gap.to_string(),
+            cure: "Commits of these names are refused here until then. Look at `xds store migrate list` at \
+                   both nodes."
+                .into(),
+            ..Trouble::error("store_phases", format!("{} is far away in the plan {}", gap.peer, gap.name))
+        };
+        gaps.iter().map(trouble).collect()
+    }
+
     /// Whether it can serve clients.
     pub(super) fn readiness(&self) -> Arc<dyn Readiness> {
         Arc::new(StoreReadiness(self.handle.clone()))
@@ -386,12 +405,13 @@ fn ready_to_commit(refusal: Option<String>) -> (StatusCode, String) {
 }
 
 /// Troubles of the program that are alarms of the store, too.
-const ALARMS: [&str; 7] = [
+const ALARMS: [&str; 8] = [
     "store_backup_failed",
     "store_backup_overdue",
     "folder_refused",
     "tokens_refused",
     "store_imports",
+    "store_phases",
     "rollout_refused",
     "rollout_not_stored",
 ];

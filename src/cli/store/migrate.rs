@@ -299,7 +299,11 @@ fn gate_text(gate: &proto::ClosedGate) -> String {
     let (count, node) = (gate.count, &gate.node);
     match &*gate.gate {
         "server_lacks_plan" => format!("the server {node} of this store runs without the plan"),
-        "peer_phase" => format!("the peer {node} would be two phases away: move it first"),
+        "peer_phase" => {
+            format!(
+                "the peer {node} would be two phases away, or joins and has none yet: move it first, or wait"
+            )
+        }
         "peer_silent" => format!("the peer {node} is down: start it, or use --without {node}"),
         "peer_lacks_version" => format!("the peer {node} does not know the new form"),
         "pass_not_clean" => "the last pass of the copy wrote something: wait for a clean one".to_owned(),

@@ -4,7 +4,7 @@
 use tonic::{Code, Status};
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::violation::Why;
-use xds_store::phase::{PhaseStep, Plan};
+use xds_store::phase::{Phase, PhaseStep, Plan};
 use xds_store::schema::SchemaVersion;
 
 use crate::status::with_violations;
@@ -20,18 +20,25 @@ pub(super) fn gates(
         let gate = match peer.phases.get(&step.plan) {
             None if !peer.is_up && without.iter().any(|name| names(peer, name)) => return None,
             None if !peer.is_up => "peer_silent",
-            // It stays in F0.
-            None if is_forward => "peer_lacks_version",
-            None => return None,
-            // SG38: no store switches to a version that a peer does not know.
-            Some(_) if is_forward && !knows(peer, needs) => "peer_lacks_version",
-            Some(phase) if phase.abs_diff(step.to.number()) > 1 => "peer_phase",
+            // SG38: no store switches to a version that a peer does not know. One that lacks the plan stays in F0.
+            None | Some(_) if is_forward && !knows(peer, needs) => "peer_lacks_version",
+            None if !knows(peer, needs) => return None,
+            // SV41: it joins, and has the phase of its snapshot then.
+            None => "peer_phase",
+            // SV42: a step towards a peer brings the two together.
+            Some(phase) if leads_away(step, *phase) => "peer_phase",
             Some(_) => return None,
         };
         let node = if peer.node.is_empty() { &peer.address } else { &peer.node };
         Some(proto::ClosedGate { gate: gate.to_owned(), node: node.clone(), count: 1 })
     };
     peers.iter().filter_map(closed).collect()
+}
+
+/// Whether a step ends more than one phase from that of a peer, and not nearer to it.
+fn leads_away(step: PhaseStep, of_peer: u32) -> bool {
+    let away = |phase: Phase| of_peer.abs_diff(phase.number());
+    away(step.to) > 1 && away(step.to) > away(step.from)
 }
 
 /// Whether a peer knows the new form of a plan.
@@ -57,7 +64,10 @@ pub(super) fn refused(plan: &Plan, gates: Vec<proto::ClosedGate>) -> Status {
         let message = match &*gate.gate {
             "peer_silent" => format!("the peer {node} is down: start it, or leave it out (--without {node})"),
             "peer_phase" => {
-                format!("the peer {node} would be two phases away in the plan {name}: move it first")
+                format!(
+                    "the peer {node} would be two phases away in the plan {name}, or joins and has none yet: move it \
+                     first, or wait"
+                )
             }
             _ => format!("the peer {node} does not know the new form of the plan {name}"),
         };
@@ -70,8 +80,6 @@ pub(super) fn refused(plan: &Plan, gates: Vec<proto::ClosedGate>) -> Status {
 
 #[cfg(test)]
 mod tests {
-    use xds_store::phase::Phase;
-
     use super::*;
 
     fn peer(node: &str, is_up: bool, phase: Option<u32>) -> proto::PeerStatus {
@@ -95,15 +103,14 @@ mod tests {
     #[test]
     fn sv15_a_step_waits_for_peers_that_would_be_two_phases_away_lack_the_plan_or_are_down() {
         let forward = (Phase::F1, Phase::F2);
-        for (phase, expected) in
-            [(0, Some("peer_phase")), (1, None), (2, None), (3, None), (4, Some("peer_phase"))]
-        {
+        for (phase, expected) in [(0, Some("peer_phase")), (1, None), (2, None), (3, None)] {
             let found = of(forward, peer("b", true, Some(phase)), &[]);
             assert_eq!(found.as_deref(), expected, "{phase}");
         }
-        assert_eq!(of(forward, peer("b", true, None), &[]).as_deref(), Some("peer_lacks_version"));
+        let lacking = || proto::PeerStatus { schemas: Vec::new(), ..peer("b", true, None) };
+        assert_eq!(of(forward, lacking(), &[]).as_deref(), Some("peer_lacks_version"));
         // Back, nothing needs the new form.
-        assert_eq!(of((Phase::F1, Phase::F0), peer("b", true, None), &[]), None);
+        assert_eq!(of((Phase::F1, Phase::F0), lacking(), &[]), None);
         assert_eq!(of(forward, peer("b", false, None), &["c"]).as_deref(), Some("peer_silent"));
         assert_eq!(of(forward, peer("b", false, None), &["b"]), None);
         assert_eq!(of(forward, peer("b", false, None), &["http://b"]), None);
@@ -111,6 +118,22 @@ mod tests {
         assert_eq!(of(forward, peer("b", true, Some(0)), &["b"]).as_deref(), Some("peer_phase"));
         assert!(!is_down(&[peer("b", true, None)], "b") && is_down(&[peer("b", false, None)], "b"));
     }
+
+    #[test]
+    fn sv42_a_step_towards_a_peer_is_always_possible_and_none_while_a_peer_joins() {
+        let step = |from, to, of_peer| {
+            let step = (Phase::of_number(from).unwrap(), Phase::of_number(to).unwrap());
+            of(step, peer("b", true, Some(of_peer)), &[])
+        };
+        assert_eq!([step(0, 1, 4), step(4, 3, 0), step(5, 4, 1), step(1, 2, 5)], [const { None }; 4]);
+        let gate = || Some("peer_phase".to_owned());
+        assert_eq!([step(4, 5, 0), step(1, 0, 4), step(3, 4, 2)], [gate(), gate(), gate()]);
+        // SV41
+        for step in [(Phase::F3, Phase::F4), (Phase::F4, Phase::F3)] {
+            assert_eq!(of(step, peer("b", true, None), &[]), gate(), "{step:?}");
+        }
+    }
+
     #[test]
     fn sg38_sv15_a_step_forward_waits_for_peers_that_do_not_know_the_version() {
         let knowing = |versions: &[&str]| {

@@ -76,6 +76,8 @@ impl Pulled {
     /// See [`ReadError`].
     pub(crate) fn next(&mut self) -> Result<Option<proto::PullResponse>, ReadError> {
         self.part.is_fetching = Reads::new(&*self.view)?.is_fetching()?;
+        // SV42: the caller knows them before it has the entries.
+        self.part.phases.clone_from(&self.last.phases);
         while let Some(entry) = self.rest.pop_front() {
             let is_whole = !entry.more;
             self.add(entry);

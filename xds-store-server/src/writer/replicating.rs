@@ -308,6 +308,7 @@ impl Writer {
             ReplicaAction::Remember(node, counters) => {
                 actions.extend(self.step(Event::Remember(node, counters)));
             }
+            ReplicaAction::PeerPhases(phases) => actions.extend(self.step(Event::PeerPhases(phases))),
             ReplicaAction::OfRegion(node, region) => {
                 actions.extend(self.step(Event::OfRegion(node, region)));
             }
@@ -340,8 +341,9 @@ impl Writer {
         };
         let lacking = self.store.lacking_in(&request.region, &clock, limit as usize);
         let view = self.reader.view().ok()?;
-        // SV15: what the caller compares with its own.
-        let phases = self.store.plans().into_iter().map(|plan| (plan.number, plan.phase.number())).collect();
+        // SV15: what the caller compares with its own. SV41: a node that joins has those of its snapshot then.
+        let plans = self.store.plans().into_iter().filter(|_| !self.store.head().is_joining);
+        let phases = plans.map(|plan| (plan.number, plan.phase.number())).collect();
         let callee = (self.store.head().node.clone(), &self.store.clock());
         let view = (view, request.region.clone());
         let plans = (phases, self.store.known_versions());

@@ -10,6 +10,7 @@ use super::effect::{Effect, Judged, Judging, tombstone};
 use super::form::{Act, CommitLimits, Draft};
 use super::mirror::Mirror;
 use crate::key::{NameDigest, RecordKey};
+use crate::number;
 use crate::record::{RecordState, content_digest};
 use crate::refs;
 use crate::rules::Acts;
@@ -158,7 +159,7 @@ impl Judging<'_> {
         if !refs::clear(source, &mut state, target, self.rules) {
             return Ok(None);
         }
-        state.generation += 1;
+        state.generation = number::after(state.generation);
         state.origin.clone_from(&self.head.node);
         state.mirror_of.clear();
         state.digest = content_digest(&state);
@@ -168,7 +169,7 @@ impl Judging<'_> {
 
 /// A record whose time has come, and that stays for its dependents.
 fn without_end(state: &RecordState) -> RecordState {
-    let (renewed_by, renewal) = (String::new(), state.renewal + 1);
+    let (renewed_by, renewal) = (String::new(), number::after(state.renewal));
     let mut state = RecordState { expires_at: None, lease: None, renewal, renewed_by, ..state.clone() };
     state.digest = content_digest(&state);
     state

@@ -6,9 +6,11 @@ use xds_core::Resource;
 use xds_proto::xds::store::v1 as proto;
 
 use super::effect::{ChangeResult, Judging};
+use super::refused::{RefusalCode, Refused};
 use crate::conflict::Conflict;
 use crate::index::Renewed;
 use crate::key::RecordKey;
+use crate::number;
 use crate::record::{At, EntryId, Present, RecordState, Uid, resource_of};
 use crate::refs::{Reference, ReferrerChanges};
 use crate::region::Policies;
@@ -91,7 +93,7 @@ impl Changed {
             && (before.incarnation, before.generation) == (state.incarnation, state.generation)
             && state.digest[..] != before.content
         {
-            state.generation += 1;
+            state.generation = number::after(state.generation);
             state.origin.clone_from(&judging.head.node);
         }
         if Policies::is_policy(key) {
@@ -111,6 +113,19 @@ impl Changed {
     ) -> ChangeResult {
         let resource = resource_of(key, &state);
         self.note(judging, key, state, outcome, resource.as_ref())
+    }
+
+    /// SR62: a change after the last number would lose every merge. A deletion needs no later one.
+    pub(super) fn check_numbers(&self) -> Result<(), Refused> {
+        for (key, (state, _)) in &self.states {
+            let is_deleted = state.lifecycle() == proto::State::Deleted;
+            let used_up =
+                number::used_up(state).filter(|_| !(is_deleted && number::out_of_range(state).is_none()));
+            if let Some(used_up) = used_up {
+                return Err(Refused::whole(RefusalCode::FailedPrecondition, format!("{key:?}: {used_up}")));
+            }
+        }
+        Ok(())
     }
 
     fn note(

@@ -34,8 +34,9 @@ pub(super) fn check(draft: &Draft, forms: Forms<'_>) -> Result<(), Refused> {
             }
             (Some(Expected::Uid(text)), Some(_)) if uid() == *text => continue,
             (Some(Expected::Absent), Some(_)) => RefusalCode::AlreadyExists,
-            (Some(_), None) => RefusalCode::NotFound,
-            (Some(_), Some(_)) => RefusalCode::Aborted,
+            (Some(Expected::Exists), None) => RefusalCode::NotFound,
+            // What the caller has read is gone: it reads again.
+            (Some(_), _) => RefusalCode::Aborted,
         };
         let message = match failed {
             RefusalCode::NotFound => format!("{key:?} does not exist"),
@@ -44,6 +45,7 @@ pub(super) fn check(draft: &Draft, forms: Forms<'_>) -> Result<(), Refused> {
                 format!("{key:?} has no lease")
             }
             RefusalCode::FailedPrecondition => format!("{key:?} is being deleted: put it again after that"),
+            _ if record.is_none() => format!("{key:?} does not exist any more: read it again"),
             _ => format!("{key:?} was changed: read it again"),
         };
         let revision = record.map_or_else(String::new, |record| record.revision.to_string());

@@ -20,7 +20,8 @@ use crate::authority::{AUTHORITY_TYPE, Authorities};
 use crate::index::{Pending, Records, Renewed};
 use crate::key::RecordKey;
 use crate::log::{Head, LogChange};
-use crate::phase::{self, Ceiling, Form, Phase, PhaseRecord, Schemas};
+use crate::number;
+use crate::phase::{self, Ceiling, Form, PeerPhases, Phase, PhaseRecord, Schemas};
 use crate::record::{Local, Present, RecordRevision, RecordState, Uid, content_digest, served};
 use crate::region::Policies;
 use crate::rules::{RULE_TYPE, Rules};
@@ -79,6 +80,8 @@ pub(crate) struct Judging<'a> {
     pub(crate) dependents: usize,
     /// The number of this run of the server, under which it says that it is alive (SV15).
     pub(crate) server: u64,
+    /// How far the plans of other nodes are (SV42).
+    pub(crate) peer_phases: &'a PeerPhases,
     /// See [`may_be_referred`](Self::may_be_referred).
     pub(crate) unheard: &'a BTreeMap<String, String>,
     /// Of a commit that may wait for other regions.
@@ -97,6 +100,7 @@ impl Judging<'_> {
         let pruned = self.pruned(draft);
         rights::check_pruned(draft, &pruned)?;
         self.check_regions(draft)?;
+        self.check_apart(draft)?;
         condition::check(draft, self.forms())?;
         let checked = schema::check(draft, self.forms())?;
         let draft = &*checked.draft;
@@ -145,6 +149,7 @@ impl Judging<'_> {
         drain::begin(&judging, &mut changed);
         effects.extend(judging.follow_references(Some(draft), &mut changed)?);
         judging.check_regions_of(&changed)?;
+        changed.check_numbers()?;
         // A deletion may have become one in progress, or have ended.
         let mut named = BTreeSet::new();
         let latest = |key: &RecordKey| {
@@ -434,9 +439,9 @@ impl Judging<'_> {
     /// The incarnation and generation of a new content of a record (ST14).
     pub(super) fn next_generation(&self, live: Option<&Present>, before: Option<&Present>) -> (u64, u64) {
         match (live, before) {
-            (Some(record), _) => (record.incarnation, record.generation + 1),
-            (None, Some(record)) => (record.incarnation + 1, 1),
-            (None, None) => (self.head.incarnation_floor + 1, 1),
+            (Some(record), _) => (record.incarnation, number::after(record.generation)),
+            (None, Some(record)) => (number::after(record.incarnation), 1),
+            (None, None) => (number::after(self.head.incarnation_floor), 1),
         }
     }
 
@@ -545,7 +550,7 @@ impl Judging<'_> {
         let stored_end = state.expires_at.as_ref().map(time::from_proto);
         if record.lease.is_some() && record.expires_at > stored_end {
             state.expires_at = record.expires_at.map(time::to_proto);
-            state.renewal += 1;
+            state.renewal = number::after(state.renewal);
             state.renewed_by.clone_from(&self.head.node);
         }
         Ok((state, local))

@@ -9,6 +9,7 @@ use super::refused::Refused;
 use super::{cascade, drain};
 use crate::index::Renewed;
 use crate::key::RecordKey;
+use crate::number;
 use crate::record::{Present, RecordState};
 use crate::stored::ReadError;
 use crate::time;
@@ -39,7 +40,7 @@ impl Judging<'_> {
     /// Lets a lease of this length, in nanoseconds, start again.
     pub(super) fn extend(&self, state: &mut RecordState, length: i64) {
         state.expires_at = Some(time::to_proto(self.now.saturating_add(length)));
-        state.renewal += 1;
+        state.renewal = number::after(state.renewal);
         state.renewed_by.clone_from(&self.head.node);
     }
 }

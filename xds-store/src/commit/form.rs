@@ -305,6 +305,16 @@ fn parse_change(change: proto::Change) -> Result<DraftChange, Wrong> {
             return Err(Wrong::new("condition", "the condition is empty"));
         }
     };
+    // ST8. What has another one from before can be deleted.
+    let is_put = matches!(change.act, Some(proto::change::Act::Put(_)));
+    let is_url = |text: &str| text.rsplit_once('/').is_some_and(|(_, name)| !name.is_empty());
+    if is_put && !is_url(id.type_url.as_str()) {
+        let message = format!(
+            "{:?} is no type URL, such as type.googleapis.com/envoy.config.cluster.v3.Cluster",
+            id.type_url.as_str()
+        );
+        return Err(Wrong::new("key.type_url", message));
+    }
     let key = RecordKey::of(&id);
     if id.type_url.as_str() == RULE_TYPE {
         check_lasting("a reference rule", &id, change.act.as_ref())?;

@@ -7,6 +7,7 @@ use xds_proto::xds::store::v1::owner::Who;
 use super::effect::Judging;
 use super::form::{Act, Draft};
 use super::refused::{RefusalCode, Refused, Violations};
+use crate::number;
 use crate::record::{RecordState, named_owners};
 
 /// Refuses changes of records that belong to others. Touches and quarantines need no ownership.
@@ -72,7 +73,7 @@ pub(super) fn set_resources(state: &mut RecordState, owners: &[proto::ResourceOw
             continue;
         };
         if found.is_present && !owners.contains(owner) {
-            (found.is_present, found.epoch) = (false, found.epoch + 1);
+            (found.is_present, found.epoch) = (false, number::after(found.epoch));
             has_changed = true;
         }
     }
@@ -87,7 +88,7 @@ pub(super) fn follow(owners: &mut Vec<proto::OwnerState>, other: &[proto::OwnerS
     for owner in owners.iter_mut() {
         let is_present = other.iter().any(|other| other.is_present && other.owner == owner.owner);
         if owner.is_present != is_present {
-            (owner.is_present, owner.epoch) = (is_present, owner.epoch + 1);
+            (owner.is_present, owner.epoch) = (is_present, number::after(owner.epoch));
         }
     }
     for other in other.iter().filter(|other| other.is_present) {
@@ -101,7 +102,7 @@ pub(super) fn follow(owners: &mut Vec<proto::OwnerState>, other: &[proto::OwnerS
 /// Nobody owns the record any more.
 pub(super) fn leave_all(state: &mut RecordState) {
     for owner in state.owners.iter_mut().filter(|owner| owner.is_present) {
-        (owner.is_present, owner.epoch) = (false, owner.epoch + 1);
+        (owner.is_present, owner.epoch) = (false, number::after(owner.epoch));
     }
 }
 
@@ -118,7 +119,7 @@ fn set(state: &mut RecordState, who: Who, is_present: bool) -> bool {
         Some(found) if found.is_present == is_present => false,
         Some(found) => {
             found.is_present = is_present;
-            found.epoch += 1;
+            found.epoch = number::after(found.epoch);
             true
         }
         None if is_present => {

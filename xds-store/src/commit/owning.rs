@@ -12,6 +12,7 @@ use super::forms::Forms;
 use super::refused::Refused;
 use super::{cascade, drain, owner};
 use crate::key::RecordKey;
+use crate::number;
 use crate::record::{Present, Uid, owner_key, resource_owners};
 use crate::refs;
 use crate::stored::ReadError;
@@ -52,7 +53,7 @@ impl Judging<'_> {
                     continue;
                 }
                 (has_dropped, stays) = (true, stays || owner.unset_on_delete);
-                (found.is_present, found.epoch) = (false, found.epoch + 1);
+                (found.is_present, found.epoch) = (false, number::after(found.epoch));
             }
             if !has_dropped {
                 continue;

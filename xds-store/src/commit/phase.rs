@@ -12,7 +12,7 @@ use super::form::{Act, Draft, DraftChange, Put};
 use super::refused::{RefusalCode, Refused, Violations};
 use crate::content;
 use crate::key::{RecordKey, stored};
-use crate::phase::{Form, LEASE, LiveServer, Phase, PhaseRecord, PhaseStep, Plan, Schemas, StepTime};
+use crate::phase::{Form, LEASE, LiveServer, Phase, PhaseRecord, PhaseStep, Plan, Schemas, StepTime, Taking};
 use crate::record::{RecordState, content_digest};
 use crate::refs::ReferrerChanges;
 use crate::time;
@@ -124,10 +124,17 @@ impl Judging<'_> {
         record: &PhaseRecord,
         changed: &mut Changed,
     ) -> ChangeResult {
+        let state = self.state_of(key, record);
+        let outcome = if state.generation == 1 { proto::Outcome::Created } else { proto::Outcome::Updated };
+        changed.set(self, key, state, outcome)
+    }
+
+    /// The record of a plan as the next state of its key.
+    fn state_of(&self, key: &RecordKey, record: &PhaseRecord) -> RecordState {
         let before = self.records.get(key);
         let (incarnation, generation) = self.next_generation(before.filter(|it| !it.is_deleted()), before);
         let content = proto::Content { payload: record.encode_to_vec().into(), ..proto::Content::default() };
-        let mut state = RecordState {
+        let state = RecordState {
             key: Some(key.to_proto()),
             lifecycle: proto::State::Live.into(),
             incarnation,
@@ -137,9 +144,18 @@ impl Judging<'_> {
             origin: self.head.node.clone(),
             ..RecordState::default()
         };
-        state.digest = content_digest(&state);
-        let outcome = if generation == 1 { proto::Outcome::Created } else { proto::Outcome::Updated };
-        changed.set(self, key, state, outcome)
+        RecordState { digest: content_digest(&state), ..state }
+    }
+
+    /// SV41: what the records of the plans become when this node takes the phases of another one.
+    pub(crate) fn taken_phases(
+        &self,
+        phases: &[proto::PlanPhase],
+        taking: Taking,
+    ) -> Vec<(RecordKey, RecordState)> {
+        let taken = self.records.index.phases().taken(phases, taking).into_iter();
+        let keyed = taken.map(|(plan, record)| (PhaseRecord::key(plan), record));
+        keyed.map(|(key, record)| (key.clone(), self.state_of(&key, &record))).collect()
     }
 
     /// Adds the record of a plan to the changes of a step of its pass.
@@ -271,8 +287,8 @@ impl Judging<'_> {
         if below.is_some_and(|below| phases.get(below).is_none_or(|below| below.done_at == 0)) {
             return refused(format!("the plan below {} is not done", plan.name()));
         }
-        // Nobody can write one in F0 (SV37).
-        if self.records.index.form_counts(plan.number()).new == 0 {
+        // Nobody can write one in F0 (SV37). SV42: at a node that is behind, peers have.
+        if self.peer_phases.has_begun(plan) || self.records.index.form_counts(plan.number()).new == 0 {
             return Ok(());
         }
         let ((from, to), mut foreign) = (stored::of_type(plan.type_url(Form::New)), None);

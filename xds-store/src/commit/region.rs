@@ -10,6 +10,7 @@ use super::effect::Judging;
 use super::form::{Act, Draft, DraftChange, Wrong, check_lasting};
 use super::refused::{RefusalCode, Refused, Violations};
 use crate::key::RecordKey;
+use crate::number;
 use crate::region::{Policies, Policy};
 
 /// SG21: what a policy can be. It holds as long as it is there, at all nodes.
@@ -34,7 +35,7 @@ impl Judging<'_> {
     /// before.
     pub(super) fn next_commit(&self, before: Option<&proto::WrittenBy>) -> proto::WrittenBy {
         let (origin, region) = (self.head.node.clone(), self.head.region.clone());
-        let epoch = before.map_or(0, |by| by.epoch.saturating_add(1));
+        let epoch = before.map_or(0, |by| number::after(by.epoch));
         proto::WrittenBy { origin, counter: self.head.counter + 1, region, epoch }
     }
 

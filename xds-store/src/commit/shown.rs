@@ -109,6 +109,21 @@ pub(crate) fn shown<E>(
             shown.insert(key.clone(), drained(state.clone()));
         }
     }
+    // SV17: which form of a resource counts follows from both. A merge may change one of them.
+    for key in pending.states.keys() {
+        let Some(other) = records.index.other_form(key) else { continue };
+        if pending.states.contains_key(&other) || shown.contains_key(&other) || is_withheld(&other) {
+            continue;
+        }
+        if let Some(record) = records.get(&other).filter(|record| !record.is_deleted()) {
+            let own = state(&other, record)?;
+            let own = match records.lost_aliases(&other) {
+                Some(aliases) => without_aliases(&other, own, aliases),
+                None => own,
+            };
+            shown.insert(other, own);
+        }
+    }
     Ok(Shown { states: shown, lost })
 }
 

@@ -40,7 +40,7 @@ impl Reads<'_> {
             None => Ok(None),
         };
         let (old, new) = (live(old_key.as_ref())?, live(new_key.as_ref())?);
-        let stamp = new.as_ref().map(|new| stamp_of(old.as_ref().map(|old| &old.state), &new.state));
+        let stamp = new.as_ref().map(|new| Stamp::of(old.as_ref().map(|old| &old.state), &new.state));
         let counts = Counts::of(phase, old.is_some(), stamp);
         let version = |of: &Option<RecordVersion>| of.as_ref().map(|of| version_of(&of.state));
         let stored = match (counts, version(&old), version(&new)) {
@@ -122,7 +122,7 @@ impl Reads<'_> {
         let other = other.map(|other| other.state).filter(live);
         let own = Some(state.clone()).filter(live);
         let (old, new) = if form == Form::Old { (own, other) } else { (other, own) };
-        let stamp = new.as_ref().map(|new| stamp_of(old.as_ref(), new));
+        let stamp = new.as_ref().map(|new| Stamp::of(old.as_ref(), new));
         Ok(Counts::of(phase, old.is_some(), stamp))
     }
 
@@ -181,16 +181,6 @@ fn with_identity(record: proto::Record, of: &RecordVersion) -> proto::Record {
         revision: RecordRevision::of(&of.state).to_string(),
         uid: Uid::of(&of.key, of.state.incarnation).to_string(),
         ..record
-    }
-}
-
-/// The stamp of a new record.
-pub(super) fn stamp_of(old: Option<&RecordState>, new: &RecordState) -> Stamp {
-    let is_current = |old: &RecordState| new.mirror_of == RecordRevision::of(old).to_string();
-    match old {
-        _ if new.mirror_of.is_empty() => Stamp::Missing,
-        Some(old) if is_current(old) => Stamp::Current,
-        Some(_) | None => Stamp::Outdated,
     }
 }
 

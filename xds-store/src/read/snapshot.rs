@@ -13,7 +13,7 @@ use crate::checked::{self, Damaged};
 use crate::clock::Counters;
 use crate::key::{RecordKey, stored};
 use crate::log::{StoredOrigin, StoredRollout};
-use crate::phase;
+use crate::phase::{self, PhaseRecord};
 use crate::region::read_fetching;
 
 /// Where a snapshot goes on.
@@ -112,11 +112,25 @@ impl Reads<'_> {
             counter,
         };
         page.rollout = self.head.rollout.clone().map(of_entry);
+        page.phases = self.phases_begun()?;
         page.region.clone_from(&self.head.region);
         for (prefix, fetched) in read_fetching(self.view).map_err(ReadError::from)? {
             page.fetching.insert(prefix, fetched.region);
         }
         Ok(page)
+    }
+
+    /// SV41: the phases of the plans that a server of this view has to know.
+    fn phases_begun(&self) -> Result<Vec<proto::PlanPhase>, ReadError> {
+        let (mut phases, (from, to)) = (Vec::new(), PhaseRecord::range());
+        self.newest_of_each((&from, &to), self.head.revision, &mut |version| {
+            let record = PhaseRecord::of_state(&version.state).filter(PhaseRecord::has_begun);
+            phases.extend(
+                PhaseRecord::plan(&version.key).zip(record).map(|(plan, record)| record.to_proto(plan)),
+            );
+            ControlFlow::Continue(())
+        })?;
+        Ok(phases)
     }
 
     fn resumed(&self, text: &str, batch: u64) -> Option<RecordKey> {

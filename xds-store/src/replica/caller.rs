@@ -120,6 +120,9 @@ impl Replica {
             peer.state = State::Waiting { due: self.now };
             return;
         }
+        if peer.node() != Some(&callee.node) {
+            peer.phases = None;
+        }
         let (node, boot) = (callee.node.clone(), callee.boot.clone());
         let proto::HelloRequest { region, is_replica, build, .. } = callee;
         let is_second = !is_replica && region == self.config.hello.region && self.config.is_writer();
@@ -132,6 +135,7 @@ impl Replica {
         // SR34: both go on, and their writes are merged.
         self.alarm(Alarm::TwoWriters(address.clone()), is_second);
         self.compare_boots(&callee.node, &callee.boot);
+        self.tell_phases();
         if self.snapshot == super::Snapshot::First {
             self.take_snapshot_if_needed(&address);
         }
@@ -154,11 +158,18 @@ impl Replica {
             }
             Err(malformed) => return self.on_malformed(&address, malformed),
         };
-        if !pieces.is_empty() {
-            pulling.applying += 1;
+        let is_applying = !pieces.is_empty();
+        pulling.applying += usize::from(is_applying);
+        let is_torn = is_last && pulling.round.is_open();
+        if let Some(peer) = self.peers.get_mut(&address) {
+            // SV15: a peer has few plans.
+            peer.phases = Some(phases.into_iter().take(PLANS).collect());
+            self.tell_phases();
+        }
+        if is_applying {
             self.actions.push(Action::Apply(call, pieces, self.policies.clone()));
         }
-        if is_last && pulling.round.is_open() {
+        if is_torn {
             return self.on_malformed(&address, Malformed::Parts);
         }
         let Some(peer) = self.peers.get_mut(&address) else { return };
@@ -175,8 +186,6 @@ impl Replica {
             }
             return self.finish_if_applied(&address);
         }
-        // SV15: a peer has few plans.
-        peer.phases = Some(phases.into_iter().take(PLANS).collect());
         peer.schemas = schemas.into_iter().take(PLANS).collect();
         // It has what it left out before, and this node takes that as left out now.
         if std::mem::replace(&mut peer.is_fetching, is_fetching) && !is_fetching {
@@ -208,6 +217,7 @@ impl Replica {
             session.clock = clock.clone();
             session.node.clone()
         });
+        self.tell_phases();
         self.end_alarms(|alarm| match alarm {
             Alarm::Refused(at, _) | Alarm::Malformed(at, _) => at == address,
             Alarm::Forked(at, origin) => at == address && !forked.contains(origin),
@@ -373,6 +383,7 @@ impl Replica {
         }
         // The calls of a comparison may take minutes. They go the same way.
         self.end_comparison_with(address);
+        self.tell_phases();
     }
 
     /// The peer that a Hello or a Pull goes to; `None` if the call has ended.

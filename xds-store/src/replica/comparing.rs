@@ -22,6 +22,7 @@ use super::round::read_clock;
 use super::{Action, Alarm, CallId, Failure, Malformed, Replica, SECOND};
 use crate::clock::{Clock, Counters, Position};
 use crate::key::is_configuration;
+use crate::number;
 use crate::read::BUCKETS;
 use crate::record::RecordState;
 
@@ -305,7 +306,8 @@ impl Replica {
         let Digests { own, theirs } = *digests;
         let is_first = matches!(comparison.step, Step::Digests(_));
         if is_first {
-            if theirs.buckets.len() != BUCKETS || own.buckets.len() != BUCKETS {
+            let is_well = theirs.buckets.len() == BUCKETS && own.buckets.len() == BUCKETS;
+            if !is_well || theirs.incarnation_floor > number::LAST_FLOOR {
                 return self.comparison_is_malformed();
             }
             // SG27: what the peer lacks may be a deletion of what it has, which was left out here.

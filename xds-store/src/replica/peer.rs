@@ -33,7 +33,7 @@ pub(super) struct Peer {
     /// The origins whose chains differed in the last round.
     pub(super) forked: BTreeSet<String>,
     pub(super) nudge: Nudge,
-    /// The phases of its plans, as of its last round (SV15).
+    /// The phases of its plans, as its node said last, also if it is down now (SV42).
     pub(super) phases: Option<BTreeMap<u32, u32>>,
     /// The versions that it knows (SG38).
     pub(super) schemas: Vec<proto::Knows>,
@@ -156,7 +156,6 @@ impl Peer {
         self.has_answered = false;
         // It may be another node, or another process, when it answers again.
         self.is_greeted = false;
-        self.phases = None;
         (SECOND << (self.failures - 1).min(4)).min(BACK_OFF)
     }
 

@@ -7,6 +7,7 @@ use xds_proto::xds::store::v1 as proto;
 
 use crate::clock::{Chain, Clock};
 use crate::entry::Foreign;
+use crate::number;
 
 /// A hole in the entries of an origin: what follows it in this round is dropped (SR14).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -193,7 +194,7 @@ impl Round {
 
 fn check(origin: &str, counter: u64, chain: &[u8]) -> Result<(), Malformed> {
     check_id(origin)?;
-    if counter == 0 || counter > LAST_COUNTER {
+    if counter == 0 || counter > number::LAST {
         return Err(Malformed::Counter);
     }
     let is_whole = !chain.is_empty() && Chain::from_wire(chain).is_some();
@@ -211,12 +212,10 @@ pub(super) fn read_clock(clock: &BTreeMap<String, proto::Position>) -> Result<Cl
         return Err(Malformed::TooLarge);
     }
     clock.keys().try_for_each(|origin| check_id(origin))?;
-    if clock.values().any(|position| position.counter > LAST_COUNTER) {
+    if clock.values().any(|position| position.counter > number::LAST) {
         return Err(Malformed::Counter);
     }
     Clock::from_wire(clock).ok_or(Malformed::Chain)
 }
 
 const ID_BYTES: usize = 64;
-/// No node gets there: a thousand million commits each second for 292 years.
-const LAST_COUNTER: u64 = i64::MAX as u64;

@@ -55,7 +55,7 @@ impl Replica {
                 heard_at: peer.heard_at,
                 counters: self.known.heard(node).cloned().unwrap_or_default(),
                 behind: self.behind(peer),
-                phases: peer.phases.clone(),
+                phases: peer.phases.clone().filter(|_| peer.failures == 0),
                 schemas: peer.schemas.clone(),
                 behind_since: peer.behind_since,
                 is_duplicate: self.known.is_twin(node),

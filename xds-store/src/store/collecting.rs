@@ -4,6 +4,7 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::{Store, Writing};
 use crate::key::{RecordKey, stored};
+use crate::number;
 use crate::phase;
 use crate::record::{Local, Present};
 use crate::stored::{ReadError, Stored};
@@ -30,6 +31,10 @@ impl Store {
             else {
                 continue;
             };
+            // SR62: no new record could follow it.
+            if record.incarnation > number::LAST_FLOOR {
+                continue;
+            }
             // Another server of the store may have forgotten it.
             if let Some((local, bytes)) = stored.local_if_kept(key, record.changed_at)? {
                 read_bytes += bytes;
@@ -147,7 +152,7 @@ mod tests {
             Store::load(&*engine.view().unwrap(), config, SECOND, |_| {}).unwrap()
         };
         let mut store = load(&engine);
-        let key = proto::Key { type_url: "t".into(), name: "x".into(), when: String::new() };
+        let key = proto::Key { type_url: "a/t".into(), name: "x".into(), when: String::new() };
         let put = proto::Put { content: Some(proto::Content::default()), ..proto::Put::default() };
         let acts = [
             proto::change::Act::Put(put.clone()),

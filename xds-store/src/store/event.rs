@@ -9,6 +9,7 @@ use crate::engine::{Batch, EngineError, EngineRevision};
 use crate::entry::Foreign;
 use crate::key::RecordKey;
 use crate::log::LogEntry;
+use crate::phase::PeerPhases;
 use crate::record::RecordState;
 use xds_proto::xds::store::v1 as proto;
 
@@ -32,6 +33,9 @@ pub enum Event {
     /// A node was heard, and has the entries of each origin up to there: keep it over a restart (SR9). No
     /// answer follows.
     Remember(String, Counters),
+    /// How far the plans of the peers are: at the start, and whenever one of them says something else (SV42). No answer
+    /// follows.
+    PeerPhases(PeerPhases),
     /// A node said its region: keep it over a restart. No answer follows.
     OfRegion(String, String),
     /// A snapshot of another node is about to come (SR19). One that was being taken is dropped.

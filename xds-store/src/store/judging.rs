@@ -156,6 +156,7 @@ impl Store {
             authorities: self.index.authorities(),
             dependents: self.dependents(),
             server: self.config.server,
+            peer_phases: &self.peer_phases,
             unheard: self.across.hearing.unheard(),
             needs: None,
         }

@@ -25,6 +25,7 @@ use crate::engine::{EngineError, EngineRevision, View};
 use crate::index::{Index, Loading, Pending, Records};
 use crate::key::{NameDigest, RecordKey, stored};
 use crate::log::{FORMAT, Head, LogEntry};
+use crate::phase::PeerPhases;
 use crate::record::{At, Local, Present, RecordState, served};
 use crate::refs::ReferrerChanges;
 use crate::seal::{self, UnsealError};
@@ -267,6 +268,7 @@ impl Store {
             compaction: Compaction::default(),
             passes: BTreeMap::new(),
             drains_at: i64::MIN,
+            peer_phases: PeerPhases::default(),
             owners_at: i64::MIN,
             across: Across::default(),
             dropping: Dropping::default(),

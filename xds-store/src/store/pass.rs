@@ -75,7 +75,10 @@ impl Store {
     fn is_copied(&self, plan: &Plan) -> bool {
         let is_known = self.index.schemas().knows(plan);
         let phases = self.index.phases();
-        match phases.phase(plan) {
+        let phase = phases.phase(plan);
+        match phase {
+            // SV42: what these passes delete is what a peer that is far away reads.
+            Phase::F0 | Phase::F5 if self.peer_phases.has_far(plan, phase) => false,
             Phase::F3 | Phase::F5 => is_known,
             Phase::F2 if !plan.has_way_back() => false,
             // SV27: the way back from F4.

@@ -6,7 +6,7 @@ use xds_proto::xds::store::v1 as proto;
 
 use super::{FormCounts, PassProgress, Store};
 use crate::commit::Draft;
-use crate::phase::{Phase, Plan, Schemas};
+use crate::phase::{Phase, PhaseGap, Plan, Schemas};
 
 /// How far a plan is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +49,13 @@ impl Store {
     pub fn known_versions(&self) -> Vec<proto::Knows> {
         let schemas = self.index.schemas();
         schemas.plans().iter().filter(|plan| schemas.knows(plan)).map(Plan::needs).collect()
+    }
+
+    /// The plans that are more than one phase further here than at a peer, or less far (SV42).
+    #[must_use]
+    pub fn phase_gaps(&self) -> Vec<PhaseGap> {
+        let (phases, plans) = (self.index.phases(), self.index.schemas().plans());
+        plans.iter().filter_map(|plan| self.peer_phases.gap(plan, phases.phase(plan))).collect()
     }
 
     /// How far each plan of the program is, in the order of their numbers.

@@ -15,7 +15,8 @@ use crate::conflict::{self, Conflict};
 use crate::key::{RecordKey, stored};
 use crate::log::LogEntry;
 use crate::merge::merge;
-use crate::phase;
+use crate::number;
+use crate::phase::{self, Taking};
 use crate::record::RecordState;
 use crate::rules::Rules;
 use crate::stored::{ReadError, Stored};
@@ -76,13 +77,18 @@ impl Store {
         let mut decided =
             Decided { floor, has_forgotten: self.origins.has_forgotten(clock), ..Decided::default() };
         self.decide_all(&judging, kind, &uncovered, &mut decided)?;
+        if self.takes_phases(kind) {
+            let taking = if kind == Kind::Reissue { Taking::Merged } else { Taking::OfPeer };
+            decided.after.extend(judging.taken_phases(&page.phases, taking));
+        }
         let mut judged = Judged { is_replicated: false, ..judging.take(&decided.after)? };
         let gone = std::mem::take(&mut decided.gone).into_iter();
         judged.pending.ended_by_date.extend(gone.map(|key| (key, proto::State::Deleted)));
         writing.lost.append(&mut decided.lost);
         let has_replaced = kind == Kind::Replace;
         let head = &mut writing.head;
-        head.incarnation_floor = head.incarnation_floor.max(floor).max(decided.incarnation);
+        let replaced = decided.incarnation.min(number::LAST_FLOOR);
+        head.incarnation_floor = head.incarnation_floor.max(floor).max(replaced);
         head.is_joining = false;
         // SR24: a node of a cluster that has nothing yet waits for its first commit.
         if clock.iter().next().is_some() || !decided.after.is_empty() {
@@ -118,6 +124,12 @@ impl Store {
         Ok(())
     }
 
+    /// SV41: a node whose records become those of the snapshot has its phases, too. One that only lacked entries keeps
+    /// the phases that its operator has chosen.
+    pub(super) fn takes_phases(&self, kind: Kind) -> bool {
+        self.head.is_joining || !kind.is_merge()
+    }
+
     /// Adds the entries under the new id, none of which is large.
     fn add_reissued(
         &self,
@@ -135,7 +147,7 @@ impl Store {
         for (_, state) in &mut decided.reissued {
             // SR21: a creation is one of a new incarnation, above all that were.
             if state.incarnation == 0 {
-                state.incarnation = writing.head.incarnation_floor + 1;
+                state.incarnation = number::after(writing.head.incarnation_floor);
                 state.origin.clone_from(&writing.head.node);
             }
         }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use xds_proto::xds::store::v1 as proto;
 
 use super::{Loaded, Published, Store};
+use crate::commit::hidden;
 use crate::content;
 use crate::index::Index;
 use crate::key::RecordKey;
@@ -32,6 +33,14 @@ impl Store {
             // SV34: a server that does not know the new form does not serve it.
             let shows_new = phase.shows_new() && schemas.knows(plan);
             let other = plan.other_key(key, form).ok();
+            if let (Some(other), true, false) = (&other, shows_new, phase.ignores_old()) {
+                // Both forms are shown once.
+                if form == Form::Old || state_in(&changed, other).is_none() {
+                    let keys = if form == Form::Old { (key, other) } else { (other, key) };
+                    changes.extend(self.both_forms(plan, keys, &changed));
+                }
+                continue;
+            }
             match form {
                 Form::New => {
                     // SV25: in F4 nobody reads the old record.
@@ -41,17 +50,43 @@ impl Store {
                     changes.extend(shows_new.then(|| (key.clone(), state.clone())));
                 }
                 Form::Old if phase.ignores_old() => {}
-                Form::Old => {
-                    let is_there =
-                        |new: &RecordKey| changed.binary_search_by(|(key, _)| key.cmp(new)).is_ok();
-                    // A server that does not know the new form wrote the old one alone.
-                    let new = other.filter(|new| shows_new && !is_there(new));
-                    changes.extend(new.map(|new| converted(plan, (new, Form::New), state, schemas)));
-                    changes.push((self.beside(plan, key.clone()), state.clone()));
-                }
+                Form::Old => changes.push((self.beside(plan, key.clone()), state.clone())),
             }
         }
         Cow::Owned(changes)
+    }
+
+    /// SV17: what clients get of a resource in F2 and F3. The record that counts is served in both forms; a merge may
+    /// have changed the other one.
+    fn both_forms(
+        &self,
+        plan: &Plan,
+        (old_key, new_key): (&RecordKey, &RecordKey),
+        changed: &[(RecordKey, RecordState)],
+    ) -> Vec<(RecordKey, RecordState)> {
+        let (old, new) = (state_in(changed, old_key), state_in(changed, new_key));
+        let as_other = |key: &RecordKey, form, of: &RecordState| {
+            converted(plan, (key.clone(), form), of, self.index.schemas())
+        };
+        let own = |key: &RecordKey, state: &RecordState| (key.clone(), state.clone());
+        let [old, new] = match counts(&self.index, plan, old_key, Form::Old) {
+            Counts::Both => [old.map(|old| own(old_key, old)), new.map(|new| own(new_key, new))],
+            Counts::Old => {
+                [old.map(|old| own(old_key, old)), old.map(|old| as_other(new_key, Form::New, old))]
+            }
+            Counts::New => {
+                [new.map(|new| as_other(old_key, Form::Old, new)), new.map(|new| own(new_key, new))]
+            }
+            Counts::Nothing => {
+                let ended = |key: &RecordKey| {
+                    let state = hidden(old.or(new)?.clone());
+                    Some((key.clone(), RecordState { key: Some(key.to_proto()), ..state }))
+                };
+                [ended(old_key), ended(new_key)]
+            }
+        };
+        let old = old.map(|(key, state)| (self.beside(plan, key), state));
+        old.into_iter().chain(new).collect()
     }
 
     fn beside(&self, plan: &Plan, old: RecordKey) -> RecordKey {
@@ -97,6 +132,12 @@ impl Store {
         };
         is_served && counts(&self.index, plan, stored, form) != Counts::Nothing
     }
+}
+
+/// The state of a record that is among these, which are in the order of keys.
+fn state_in<'c>(changed: &'c [(RecordKey, RecordState)], key: &RecordKey) -> Option<&'c RecordState> {
+    let at = changed.binary_search_by(|(other, _)| other.cmp(key)).ok()?;
+    Some(&changed[at].1)
 }
 
 /// The changed records with their states as clients get them, in the order of keys (SR47).

@@ -13,6 +13,8 @@ use crate::clock::Clock;
 use crate::commit::{RefusalCode, Refused};
 use crate::entry::parse_state;
 use crate::key::stored;
+use crate::number;
+use crate::phase::Phases;
 use crate::stored::Stored;
 
 /// What became of a page.
@@ -124,6 +126,9 @@ impl Store {
         if self.has_remains() {
             return if self.waiting.is_empty() { add_clearing(writing, stored) } else { Ok(false) };
         }
+        if let Some(reason) = self.lacks_plan() {
+            return self.refuse_snapshot(&reason, actions);
+        }
         let Some(staging) = self.staging.as_mut().filter(|staging| staging.page.is_some()) else {
             return Ok(false);
         };
@@ -132,6 +137,10 @@ impl Store {
         }
         staging.is_clean = true;
         let Some((ticket, page)) = &staging.page else { return Ok(false) };
+        if let Some(number) = number::out_of_range_in_page(page) {
+            let reason = format!("its {number} is out of range (SR62)");
+            return self.refuse_snapshot(&reason, actions);
+        }
         let clock = Clock::from_wire(&page.clock);
         if let Err(reason) = add_page(writing, page) {
             return self.refuse_snapshot(&reason, actions);
@@ -155,6 +164,18 @@ impl Store {
         let (kind, new_id, page) = (staging.kind, staging.new_id.clone(), page.clone());
         self.add_snapshot(writing, stored, now, (kind, &new_id, &clock, &page))?;
         Ok(true)
+    }
+
+    /// SV13: the plan of the snapshot without which this server could not read the records.
+    fn lacks_plan(&self) -> Option<String> {
+        let Staging { kind, page, .. } = self.staging.as_ref()?;
+        let (_, page) = page.as_ref().filter(|_| self.takes_phases(*kind))?;
+        let phases = Phases::of_peer(&page.phases);
+        let (number, name, phase) = phases.lacking(self.config.schemas.plans())?;
+        Some(format!(
+            "its node has the plan {number} ({name}) in the phase F{phase}, and this server lacks that plan or has \
+             another one: give it the same --schemas"
+        ))
     }
 
     fn refuse_snapshot(&mut self, reason: &str, actions: &mut Vec<Action>) -> Result<bool, Refused> {

@@ -142,6 +142,14 @@ impl Server {
     }
 
     fn publish(&mut self, commits: Vec<Published>) {
+        // SV29: a step shows or hides forms of records that no commit changed.
+        if commits.iter().any(|commit| self.store.changes_forms(commit)) {
+            self.clients.clear();
+            let each = |loaded| note(&mut self.clients, &loaded);
+            let config = self.store.config().clone();
+            Store::load(&*self.engine.view().unwrap(), config, self.now, each).unwrap();
+            return self.published.extend(commits);
+        }
         for commit in commits {
             for (key, state) in &*self.store.served(&commit) {
                 match served(state) {

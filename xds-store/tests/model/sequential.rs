@@ -186,8 +186,8 @@ impl Model {
                     Some(RefusalCode::FailedPrecondition)
                 }
                 (Condition::Absent, Some(_)) => Some(RefusalCode::AlreadyExists),
-                (Condition::Exists | Condition::Revision(_), None) => Some(RefusalCode::NotFound),
-                (Condition::Revision(text), Some(record)) if record.revision != *text => {
+                (Condition::Exists, None) => Some(RefusalCode::NotFound),
+                (Condition::Revision(text), live) if live.is_none_or(|record| record.revision != *text) => {
                     Some(RefusalCode::Aborted)
                 }
                 _ => None,

@@ -13,6 +13,8 @@ use crate::sim::SECOND;
 pub(crate) struct One {
     pub(crate) replica: Replica,
     pub(crate) now: i64,
+    /// What it told the store of the phases of the peers.
+    pub(crate) phases: Vec<Action>,
 }
 
 pub(crate) fn hello(node: &str, boot: &str) -> proto::HelloRequest {
@@ -61,7 +63,7 @@ impl One {
     }
 
     pub(crate) fn with(config: ReplicaConfig, clock: &Clock, addresses: &[&str]) -> (Self, Vec<CallId>) {
-        let mut one = Self { replica: Replica::new(config, clock.clone(), 0), now: 0 };
+        let mut one = Self { replica: Replica::new(config, clock.clone(), 0), now: 0, phases: Vec::new() };
         let actions = one.peers(addresses);
         (one, hellos(&actions))
     }
@@ -71,7 +73,10 @@ impl One {
     }
 
     pub(crate) fn step(&mut self, event: Event) -> Vec<Action> {
-        self.replica.step(event, self.now)
+        let actions = self.replica.step(event, self.now);
+        let (told, rest) = actions.into_iter().partition(|action| matches!(action, Action::PeerPhases(_)));
+        self.phases.extend::<Vec<_>>(told);
+        rest
     }
 
     /// Lets time pass to the next thing that is due.

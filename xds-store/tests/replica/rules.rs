@@ -2,6 +2,7 @@
 
 use xds_proto::xds::store::v1 as proto;
 use xds_store::entry::Foreign;
+use xds_store::phase::PeerPhases;
 use xds_store::replica::*;
 use xds_store::store::{Stopped, Ticket};
 
@@ -479,4 +480,41 @@ fn sr9_a_view_says_what_a_peer_has_that_is_missing_here_and_since_when() {
     assert_eq!((view(&one).behind, view(&one).behind_since), (0, None));
     one.step(Event::PullFailed(next, Failure::Unreachable));
     assert!(!view(&one).is_up);
+}
+
+#[test]
+fn sv42_the_store_hears_how_far_peers_are_and_those_that_are_down_stay_where_they_were() {
+    let said = |phases: &[(&str, bool, Option<u32>)]| {
+        let mut all = PeerPhases::default();
+        for (peer, is_up, phase) in phases {
+            all.insert(peer, *is_up, phase.map(|phase| [(1, phase)].into()));
+        }
+        vec![Action::PeerPhases(all)]
+    };
+    let (mut one, calls) = One::start(&["a", "b"]);
+    assert_eq!(std::mem::take(&mut one.phases), said(&[("a", true, None), ("b", true, None)]));
+    let pull = pulls(&one.greet(calls[0], "p", "1", &[]))[0].0;
+    assert_eq!(std::mem::take(&mut one.phases), said(&[("p", true, None), ("b", true, None)]));
+    // Before its entries are given to the store.
+    let part = proto::PullResponse { phases: [(1, 3)].into(), ..Default::default() };
+    let entries = vec![entry("p", 1)];
+    let actions =
+        one.replica.step(Event::PullPart(pull, proto::PullResponse { entries, ..part.clone() }), one.now);
+    assert_eq!(actions[..1], said(&[("p", true, Some(3)), ("b", true, None)]));
+    assert!(matches!(actions[1], Action::Apply(..)));
+    // The same again is no news.
+    one.step(Event::PullPart(pull, part));
+    assert_eq!(one.phases, []);
+    one.step(Event::PullFailed(pull, Failure::Unreachable));
+    assert_eq!(std::mem::take(&mut one.phases), said(&[("p", false, Some(3)), ("b", true, None)]));
+    assert!(one.replica.peers().all(|peer| peer.phases.is_none()), "a peer that is down");
+    // Another node at the address has said nothing.
+    let hello = one.wait_for(|action| hellos(std::slice::from_ref(action)).first().copied());
+    one.greet(hello, "q", "1", &[]);
+    assert_eq!(std::mem::take(&mut one.phases), said(&[("q", false, None), ("b", true, None)]));
+    // One that is forgotten reads nothing any more.
+    one.step(Event::Forgotten(["q".into()].into()));
+    assert_eq!(std::mem::take(&mut one.phases), said(&[("b", true, None)]));
+    one.peers(&[]);
+    assert_eq!(one.phases, said(&[]));
 }

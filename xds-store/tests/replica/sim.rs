@@ -404,7 +404,7 @@ impl Sim {
                 self.at(at, Happens::Answered(caller, Answer::Snapshot(None)));
             }
             Action::TakeNewId(why) => return Err(format!("{} loses its id: {why:?}", name(node))),
-            Action::OfRegion(..) => {}
+            Action::OfRegion(..) | Action::PeerPhases(_) => {}
             Action::Raise(alarm) => return Err(format!("{} raises {alarm:?}", name(node))),
             Action::Dropped(..) | Action::End(_) | Action::Fetched(..) | Action::Remove(..) => {}
         }

@@ -40,6 +40,15 @@ fn st8_what_can_never_be_right_is_refused_with_its_field() {
     let mut policy = put("shop/", "1");
     policy.key.as_mut().unwrap().type_url = "type.googleapis.com/xds.store.v1.Unknown".into();
     check(of([policy]), "key.type_url");
+    for type_url in ["Cluster", "example.com/"] {
+        let of_type = |mut change: proto::Change| {
+            change.key.as_mut().unwrap().type_url = type_url.into();
+            of([change])
+        };
+        check(of_type(put("a", "1")), "key.type_url");
+        // What an earlier version accepted can be deleted.
+        assert!(Server::new().commit(of_type(delete("a"))).is_ok());
+    }
     with(|put| put.content.as_mut().unwrap().schema = "1.0".into());
 }
 
@@ -90,6 +99,16 @@ fn st15_a_dry_run_answers_what_the_commit_would_answer_and_leaves_no_trace() {
     assert_eq!(dry.results, real.results);
     let refused = server.commit(try_it(vec![only_if(proto::condition::Is::Absent(true), put("a", "3"))]));
     assert_eq!(refused.unwrap_err().code, RefusalCode::AlreadyExists);
+}
+
+#[test]
+fn st9_a_condition_on_what_is_gone_is_aborted_so_the_caller_reads_again() {
+    let mut server = Server::new();
+    let code = |server: &mut Server, is| server.code(of([only_if(is, put("a", "1"))]));
+    for is in [proto::condition::Is::Revision("0".repeat(32)), proto::condition::Is::Uid("0".repeat(32))] {
+        assert_eq!(code(&mut server, is), RefusalCode::Aborted);
+    }
+    assert_eq!(code(&mut server, proto::condition::Is::Exists(true)), RefusalCode::NotFound);
 }
 
 #[test]

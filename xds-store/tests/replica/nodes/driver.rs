@@ -457,6 +457,9 @@ impl Process {
                 let of_region = store::Event::OfRegion(node, region);
                 return self.steps.push_back(Step::Store(of_region));
             }
+            Action::PeerPhases(phases) => {
+                return self.steps.push_back(Step::Store(store::Event::PeerPhases(phases)));
+            }
             Action::Raise(alarm) => Output::Raise(alarm),
             Action::TakeNewId(why) => {
                 self.take_id();
