@@ -33,6 +33,7 @@ const CORE: &[&[&str]] = &[
     &["extras", "field_path", "references"],
     &["resource"],
     &["variants"],
+    &["payload"],
     // The machines.
     &["cache"],
     &["client", "rollout", "server"],

@@ -80,7 +80,7 @@ impl Locators {
             return;
         }
         match self.0.get_mut(parameters) {
-            Some(known) => *known = known.union(&names),
+            Some(known) => *known = std::mem::take(known).union(&names),
             None => _ = self.0.insert(parameters.clone(), names),
         }
     }
@@ -668,7 +668,7 @@ impl Group {
     fn add(&mut self, names: NameSet) -> NameSet {
         let Self { names, wildcard } = Self::of(names);
         self.wildcard |= wildcard;
-        self.names = self.names.union(&names);
+        self.names = std::mem::take(&mut self.names).union(&names);
         names
     }
 

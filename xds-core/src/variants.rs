@@ -1,6 +1,7 @@
 //! All variants of one name, and which of them a subscription gets (T1-T5).
 
-use std::sync::Arc;
+use std::any::Any;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -42,7 +43,13 @@ pub struct Variant {
     pub(crate) references: References,
     /// The fields of the wrapper besides name, version and payload; `None` without any.
     extras: Option<Box<Extras>>,
+    /// The value that the program made of the payload; empty in a server. In a box, because a cache
+    /// has many variants, and few of them are read.
+    decoded: OnceLock<Box<Decoded>>,
 }
+
+/// A payload as the program uses it. Only the typed layer knows the type behind `Any`.
+pub type Decoded = Arc<dyn Any + Send + Sync>;
 
 /// The key by which a client is sent resources (T24).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,6 +88,7 @@ impl Variant {
             born_at,
             references,
             extras,
+            decoded: OnceLock::new(),
         }
     }
 
@@ -169,6 +177,12 @@ impl Variant {
         Version(digest(&hasher))
     }
 
+    /// Its type, name and constraints.
+    pub(crate) fn id(&self, type_url: &TypeUrl) -> VariantId {
+        let (name, constraints) = (self.name.clone(), self.constraints.clone());
+        VariantId { type_url: type_url.clone(), name, constraints }
+    }
+
     /// The name that clients subscribe to.
     #[must_use]
     pub fn name(&self) -> &ResourceName {
@@ -201,6 +215,22 @@ impl Variant {
     #[must_use]
     pub fn payload(&self) -> &Bytes {
         &self.payload
+    }
+
+    /// The value that `decode` makes of the payload. The first value is kept as long as the variant,
+    /// for all readers; a value of another type is made at each call.
+    pub(crate) fn decoded<V>(&self, decode: impl Fn(&Bytes) -> V) -> V
+    where
+        V: Any + Clone + Send + Sync,
+    {
+        let kept = self.decoded.get_or_init(|| Box::new(Arc::new(decode(&self.payload))));
+        kept.downcast_ref().cloned().unwrap_or_else(|| decode(&self.payload))
+    }
+
+    /// Keeps the value that was made of the payload when the variant arrived.
+    pub(crate) fn keep_decoded(&self, decoded: Decoded) {
+        // An unchanged variant may have one already: then that one stays.
+        self.decoded.get_or_init(|| Box::new(decoded));
     }
 
     /// The name of the assignment with the endpoints of this cluster (S34).

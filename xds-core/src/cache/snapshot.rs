@@ -109,6 +109,11 @@ impl Snapshot {
         self.is_on_demand
     }
 
+    /// Whether a wildcard leaves the name out.
+    pub(crate) fn is_excluded(&self, name: &ResourceName) -> bool {
+        self.excluded.as_ref().is_some_and(|excluded| excluded.contains(name))
+    }
+
     /// The status of a locator that the source set; `None` without one.
     #[must_use]
     pub(crate) fn locator_status(

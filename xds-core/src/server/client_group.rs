@@ -204,7 +204,7 @@ impl Seat {
     /// The status of these types on the other streams of the client.
     pub(super) fn others(&self, types: &[&str], snapshot: &Snapshot) -> Vec<OrderStatus> {
         let streams = lock(&self.group.0.streams);
-        streams.of_others(self.id, types).map(|(_, summary)| summary.status(snapshot)).collect()
+        streams.of_others(self.id, types).map(|(_, _, summary)| summary.status(snapshot)).collect()
     }
 
     /// What the client has of the relevant types on its other streams.
@@ -214,21 +214,27 @@ impl Seat {
         snapshot: &Snapshot,
     ) -> Vec<TargetStatus<'static>> {
         let streams = lock(&self.group.0.streams);
-        let others = streams.others(self.id).filter(|(type_url, _)| is_relevant(type_url.as_str()));
-        others.filter_map(|(type_url, summary)| summary.target_status(type_url, snapshot)).collect()
+        let others = streams.others(self.id).filter(|(_, type_url, _)| is_relevant(type_url.as_str()));
+        others.filter_map(|(_, type_url, summary)| summary.target_status(type_url, snapshot)).collect()
     }
 
-    /// What the client has of a type on its other streams.
-    pub(super) fn positions(&self, type_url: &str) -> Vec<Position> {
+    /// What the client has of a type on its other streams, with the numbers of these.
+    pub(super) fn positions(&self, type_url: &str) -> Vec<(u64, Position)> {
         let streams = lock(&self.group.0.streams);
         let of_type = streams.of_others(self.id, std::slice::from_ref(&type_url));
-        of_type.filter_map(|(_, summary)| summary.position.clone()).collect()
+        let position = |(id, _, summary): (u64, _, &TypeSummary)| Some((id, summary.position.clone()?));
+        of_type.filter_map(position).collect()
+    }
+
+    /// Whether a stream of the client has not ended.
+    pub(super) fn has_stream(&self, id: u64) -> bool {
+        lock(&self.group.0.streams).streams.contains_key(&id)
     }
 
     /// The types, among these, to which the client subscribes on its other streams.
     pub(super) fn referrers(&self, types: &[&str]) -> Vec<Referrer> {
         let streams = lock(&self.group.0.streams);
-        let referrer = |(type_url, summary): (&TypeUrl, &TypeSummary)| {
+        let referrer = |(_, type_url, summary): (u64, &TypeUrl, &TypeSummary)| {
             Referrer::new(type_url, summary.position.as_ref(), || summary.in_use.clone())
         };
         streams.of_others(self.id, types).filter_map(referrer).collect()
@@ -335,14 +341,15 @@ impl Streams {
     }
 
     /// These types on all streams but one; none when several clients share the name.
-    fn of_others(&self, id: u64, types: &[&str]) -> impl Iterator<Item = (&TypeUrl, &TypeSummary)> {
-        self.others(id).filter(move |(type_url, _)| types.contains(&type_url.as_str()))
+    fn of_others(&self, id: u64, types: &[&str]) -> impl Iterator<Item = (u64, &TypeUrl, &TypeSummary)> {
+        self.others(id).filter(move |(_, type_url, _)| types.contains(&type_url.as_str()))
     }
 
-    fn others(&self, id: u64) -> impl Iterator<Item = (&TypeUrl, &TypeSummary)> {
+    /// All types on all streams but one, each with the number of its stream.
+    fn others(&self, id: u64) -> impl Iterator<Item = (u64, &TypeUrl, &TypeSummary)> {
         let is_known = self.streams.len() > 1 && !self.is_ambiguous();
         let others = self.streams.iter().filter(move |(other, _)| is_known && **other != id);
-        others.flat_map(|(_, stream)| &stream.summaries)
+        others.flat_map(|(other, stream)| stream.summaries.iter().map(move |(of, state)| (*other, of, state)))
     }
 
     fn wake_waiting(&self, except: u64) {

@@ -85,7 +85,7 @@ pub(super) fn on_request(
         let added = state.subscription.edit(request.subscribe, request.unsubscribe, legacy);
         state.unknown.awaits_wildcards |= added.wildcard;
         // D9: a version that the client brought counts for the subscriptions of the same message.
-        if !is_first {
+        if !is_first && state.terms.is_served {
             let is_added = covers_key(&added.locators);
             let brought = owed.brought.versions.iter_mut();
             let added = brought.filter(|(name, _)| added.wildcard || is_added(&ResourceKey::of_name(name)));
@@ -115,7 +115,11 @@ pub(super) fn on_request(
         owed.nothing = (is_first || owed.nothing) && !state.holding.is_selecting();
         if !state.terms.is_served {
             // G4: the client keeps what it has, and does not wait for what it does not have.
-            let missing = added.locators.names().filter(|name| !owed.brought.versions.contains_key(*name));
+            // An empty version is one of a resource that the client has dropped since.
+            let brought = |name: &&ResourceName| owed.brought.versions.get(*name);
+            let has =
+                |name: &&ResourceName| brought(name).is_some_and(|version| is_first || !version.is_empty());
+            let missing = added.locators.names().filter(|name| !has(name));
             owed.removals.extend(missing.map(ResourceKey::of_name));
             let unserved = state.terms.unserved(added.locators.names());
             state.names.note_denied(&unserved, &state.terms.type_url);
@@ -148,6 +152,10 @@ pub(super) fn respond(
     let mut owed = std::mem::take(&mut entry.owed);
     let mut unsubscribed_later = std::mem::take(&mut owed.unsubscribed_later);
     let state = &mut entry.state;
+    if !state.unknown.wildcard_failures.is_empty() {
+        // D18: what the wildcard covers is not known.
+        unsubscribed_later.append(&mut owed.unsubscribed);
+    }
     owe_reasons(state, &mut owed, turn.snapshot);
     // D11: each subscriber gets a removal once.
     let mut removed: BTreeSet<_> = std::mem::take(&mut turn.released).into_iter().collect();
@@ -180,7 +188,15 @@ pub(super) fn respond(
     }
     note_removals_sent(state, &content);
     let errors = (!owed.errors.is_empty()).then(|| encode::errors(state.encoding(), owed.errors.iter()));
+    let makes_room = content.makes_room(state, &owed, turn.snapshot);
     let made = send(state, content, errors.map(Arc::new).into_iter().collect(), turn);
+    state.responses.sent_room(makes_room);
+    if !state.terms.is_served {
+        // G4: a later request may name some of it.
+        entry.owed.brought = owed.brought;
+        entry.owed.answer_at(turn.now);
+        return Ok(Some(made));
+    }
     if state.terms.known.conflicts {
         state.responses.sent_over(owed.brought.versions.keys().cloned());
     }
@@ -311,10 +327,9 @@ fn send(
         bodies.push(Arc::new(encode::heartbeats(state.encoding(), now, content.heartbeats.iter())));
     }
     let (resources, contents) = (content.body(state), content.contents(state));
-    let (makes_room, alone) = (content.makes_room(state, snapshot), content.only(state.encoding()));
+    let alone = content.only(state.encoding());
     let response = state.send(now, turn.nonces.next(), version, (resources, bodies), contents, snapshot);
     state.responses.sent_alone(alone);
-    state.responses.sent_room(makes_room);
     state.responses.sent_besides(&besides);
     state.ttl_refresh.note_sent(now, content.changed(), &state.terms);
     Made { response, is_whole: content.is_whole(), followers: content.followers() }

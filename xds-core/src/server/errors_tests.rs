@@ -141,6 +141,9 @@ fn g4_an_unserved_type_is_told_by_errors_and_the_stream_goes_on() {
     commit(&cache, "EDS a=2");
     client.ask("CDS", "", "");
     assert_eq!(client.sent(), "n2 CDS c=static", "and nothing of the type is pushed");
+    let mut client = Sotw::with(&cache, Service::Aggregated, unserved("EDS"));
+    client.ask("EDS", "*", "1");
+    assert_eq!(client.sent(), "n1 EDS !\"*\"(12)", "whatever version the client brings");
 }
 
 #[test]
@@ -162,6 +165,27 @@ fn g4_what_a_client_brought_of_an_unserved_type_is_not_removed() {
     let mut client = Delta::with(&cache, unserved("CDS"));
     client.ask("CDS", "");
     assert_eq!(client.sent(), "n1 CDS !\"*\"(12)", "a wildcard is not left waiting, and is not empty");
+}
+
+/// The server forgot what the client brought with its first request, and removed what a later one named (seed 317
+/// of the simulator).
+#[test]
+fn g4_what_a_client_brought_of_an_unserved_type_is_not_removed_by_a_later_request_either() {
+    let cache = cache("EDS a=1 b=1");
+    let brought = [("a", version("EDS", "a", "1")), ("b", version("EDS", "b", "1"))];
+    let brought = brought.each_ref().map(|(name, version)| (*name, version.as_str()));
+    for (first, more) in [("*", " !\"*\"(12)"), ("a?env=a b?env=a", "")] {
+        let mut client = Delta::with(&cache, unserved("EDS"));
+        client.ask_with("EDS", first, "", &brought);
+        client.sent();
+        client.ack("EDS", "1");
+        client.ask("EDS", "b c");
+        assert_eq!(client.sent(), format!("n2 EDS -c !\"b\"(12) !\"c\"(12){more}"), "{first}");
+        client.ack("EDS", "2");
+        client.ask("EDS", "-b -b?env=a -*");
+        client.ask("EDS", "b");
+        assert_eq!(client.sent(), "n3 EDS -b !\"b\"(12)", "{first}: it dropped what it had");
+    }
 }
 
 #[test]

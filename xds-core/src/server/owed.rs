@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::name::{ResourceName, Version};
+use crate::parameters::Parameters;
 use crate::subscription::{Locator, Locators};
 use crate::wire::{Failure, ResourceKey};
 
@@ -15,7 +16,7 @@ pub(super) struct Owed {
     /// Locators from which the client unsubscribed while a wildcard stays (D18, S22).
     pub(super) unsubscribed: Locators,
     /// Delta: the same while changes must wait: without those changes the answer would leave the
-    /// wildcard without a variant (T31).
+    /// wildcard without a variant (T31). And while the wildcard cannot be answered (D18).
     pub(super) unsubscribed_later: Locators,
     /// Delta: removals of such locators that were withheld, of invalid names, and of names that are
     /// not served.
@@ -111,6 +112,15 @@ impl Owed {
         self.forget_brought(&failure.name);
         self.errors.insert(failure);
         self.answer_at(now);
+    }
+
+    /// An error that the client has not been sent is not true any more. It is searched for if it was for other
+    /// constraints, as those of other variants may have changed.
+    pub(super) fn withdraw_error(&mut self, failure: &Failure, parameters: &Parameters) {
+        if !self.errors.remove(failure) {
+            let is_it = |error: &Failure| error.name == failure.name && error.constraints.matches(parameters);
+            self.errors.retain(|error| !is_it(error));
+        }
     }
 
     /// S37: the client has an error for a name until it is sent the resource, even if it brought the

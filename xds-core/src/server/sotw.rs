@@ -66,9 +66,6 @@ pub(super) fn on_request(
         // G8: some clients unsubscribe with an empty name, and clients reject an error without
         // a name (C4).
         failures.retain(|failure| !failure.name.as_str().is_empty());
-        let is_requested =
-            |failure: &Failure| failures.contains(failure) || state.subscription.lists_name(&failure.name);
-        owed.errors.retain(is_requested);
         let new: Vec<_> = failures.difference(&state.names.reported_errors).cloned().collect();
         state.names.note_denied(&new, &state.terms.type_url);
         owed.errors.extend(new);
@@ -83,6 +80,12 @@ pub(super) fn on_request(
         let before = is_late.then(|| state.subscription.locators());
         let added = state.subscription.replace(requested, state.terms.known.legacy_wildcard);
         state.unknown.awaits_wildcards |= added.wildcard;
+        // S24: an error may have waited for the answers to other names, and the client may have given up its name
+        // meanwhile.
+        let is_requested = |failure: &Failure| {
+            state.names.reported_errors.contains(failure) || state.subscription.lists_name(&failure.name)
+        };
+        owed.errors.retain(is_requested);
         // S8b: a client that subscribes again before that response arrives takes the resource
         // from it.
         let was_crossed = is_current && state.responses.take_crossed();
@@ -97,6 +100,7 @@ pub(super) fn on_request(
             state.names.note_denied(&unserved, &state.terms.type_url);
             owed.errors.extend(unserved);
             state.fail_wildcard();
+            owed.nothing |= added.wildcard;
         }
         // S8b: owed are names that were subscribed to and not sent; names that the client
         // unsubscribed from are not.

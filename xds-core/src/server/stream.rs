@@ -428,7 +428,9 @@ impl Stream {
         {
             return Gate::Shut;
         }
-        if !self.entries[at].owed.unsubscribed_later.is_empty() && !self.order(now, snapshot).must_wait(at) {
+        let TypeEntry { state, owed } = &self.entries[at];
+        let is_known = state.unknown.wildcard_failures.is_empty();
+        if !owed.unsubscribed_later.is_empty() && is_known && !self.order(now, snapshot).must_wait(at) {
             self.entries[at].owed.resume(now);
         }
         self.due(at, now, snapshot)

@@ -17,7 +17,7 @@ use super::holding::Exception;
 use super::request::DeltaRequest;
 use super::stream::Stream;
 use super::type_state::TypeState;
-use crate::cache::{Position, Snapshot, Watch};
+use crate::cache::{Cache, Position, Snapshot, Watch};
 use crate::name::{ResourceName, Revision, Version};
 use crate::references::{Target, on_demand};
 use crate::subscription::{HostSpaces, NameSet, UnaskedHosts};
@@ -38,6 +38,8 @@ pub(super) struct VirtualHosts {
     has_names: bool,
     /// Whether the client may have other route configurations or listeners than at the last look.
     is_outdated: bool,
+    /// Whether another stream of the client may come that subscribes to a route configuration of it.
+    expects_streams: bool,
     /// What the other streams of the client had at the last look.
     seen: Vec<(Position, Revision)>,
     /// Whether the client was sent all hosts, because its route configurations are not known.
@@ -50,6 +52,8 @@ struct Space {
     /// The digest of its `vhds` field. With another one, Envoy subscribes anew, and waits again.
     source: Version,
     sending: Sending,
+    /// The other stream that subscribes to it; `None` if it is this one.
+    stream: Option<u64>,
 }
 
 /// Which virtual hosts of a route configuration a client is sent.
@@ -80,6 +84,8 @@ struct Awaited {
 
 struct Sent {
     variant: Arc<Variant>,
+    /// The other stream on which it was sent.
+    stream: Option<u64>,
     /// Whether the client may have an older content, or nothing.
     is_unsent: bool,
 }
@@ -88,17 +94,21 @@ impl VirtualHosts {
     fn new(now: Duration, request: &DeltaRequest) -> Self {
         let brought = request.initial_resource_versions.clone().into_iter().collect();
         let (spaces, seen, has_names) = (BTreeMap::new(), Vec::new(), !request.subscribe.is_empty());
-        Self { spaces, brought, since: now, has_names, is_outdated: true, seen, sends_all: false }
+        let (is_outdated, expects_streams, sends_all) = (true, false, false);
+        Self { spaces, brought, since: now, has_names, is_outdated, expects_streams, seen, sends_all }
     }
 
     /// Updates the route configurations. Returns those for which the client waits now.
     fn find_spaces(&mut self, client: &Client<'_>, routes: SentOfType) -> Awaited {
         let (listeners, scopes) = (client.sent(LISTENER), client.sent(SCOPED_ROUTE_CONFIGURATION));
         // D29: Envoy keeps a route configuration that was removed, with its hosts, until it
-        // unsubscribes from the name.
-        self.spaces.retain(|name, _| client.covers(ROUTE_CONFIGURATION, name));
+        // unsubscribes from the name. A stream that ended unsubscribes from nothing.
+        self.spaces.retain(|name, space| client.covers(ROUTE_CONFIGURATION, name) || client.is_away(space));
+        if self.spaces.values().filter(|space| client.is_away(space)).count() > AWAY_LIMIT {
+            self.spaces.retain(|_, space| !client.is_away(space));
+        }
         let mut awaited = Awaited::default();
-        for Sent { variant, is_unsent } in routes.variants {
+        for Sent { variant, stream, is_unsent } in routes.variants {
             let name = variant.name();
             if is_unsent {
                 continue;
@@ -109,7 +119,7 @@ impl VirtualHosts {
             };
             let source = Version::of_payload(vhds);
             let sending = sending(name, listeners.as_ref(), scopes.as_ref());
-            match self.spaces.get_mut(name) {
+            match self.spaces.get_mut(name).filter(|space| !client.is_away(space)) {
                 Some(space) => {
                     if space.source != source {
                         space.source = source;
@@ -121,19 +131,30 @@ impl VirtualHosts {
                     }
                 }
                 None => {
-                    self.spaces.insert(name.clone(), Space { source, sending });
+                    self.spaces.insert(name.clone(), Space { source, sending, stream });
                     awaited.answers.push(name.clone());
                     awaited.hosts.push(name.clone());
                 }
             }
         }
-        // Envoy also brings hosts of route configurations that it no longer has.
-        let may_have = |host: &ResourceName| {
-            let space = host.as_str().rsplit_once('/').map(|(space, _)| ResourceName::new(space));
-            space.is_some_and(|space| client.covers(ROUTE_CONFIGURATION, &space))
-        };
-        self.brought.retain(|host, _| may_have(host));
+        self.doubt_brought(client);
         awaited
+    }
+
+    /// Envoy also brings hosts of route configurations that it no longer has. So a version that it brought
+    /// counts only if the client subscribes to the route configuration, on a stream that came in time. A host
+    /// that is gone is removed however late that stream comes: the client may have it.
+    fn doubt_brought(&mut self, client: &Client<'_>) {
+        let space_of = |host: &ResourceName| Some(ResourceName::new(host.as_str().rsplit_once('/')?.0));
+        let is_certain = |host: &ResourceName| {
+            space_of(host).is_some_and(|space| client.covers(ROUTE_CONFIGURATION, &space))
+        };
+        let doubtful = self.brought.iter_mut().filter(|(host, _)| !is_certain(host));
+        if self.expects_streams {
+            self.expects_streams = doubtful.count() > 0;
+        } else {
+            doubtful.for_each(|(_, version)| version.clear());
+        }
     }
 
     /// The hosts that the client is sent without a subscription.
@@ -195,6 +216,7 @@ struct Client<'s> {
     entries: &'s TypeEntries,
     seat: Option<&'s Seat>,
     snapshot: &'s Snapshot,
+    cache: &'s Cache,
 }
 
 impl Client<'_> {
@@ -204,8 +226,11 @@ impl Client<'_> {
             let everything = state.holding.selection().map(|of| of.everything(self.snapshot));
             let changed = everything.iter().flat_map(|everything| &everything.changed);
             let is_unsent = |variant: &Arc<Variant>| !state.is_answered() || state.is_unsent(variant);
-            let sent =
-                |variant: &Arc<Variant>| Sent { variant: variant.clone(), is_unsent: is_unsent(variant) };
+            let sent = |variant: &Arc<Variant>| Sent {
+                variant: variant.clone(),
+                stream: None,
+                is_unsent: is_unsent(variant),
+            };
             return Some(SentOfType {
                 variants: changed.map(sent).collect(),
                 is_answered: state.is_answered(),
@@ -216,13 +241,16 @@ impl Client<'_> {
             return None;
         }
         let mut of_type = SentOfType { variants: Vec::new(), is_answered: true };
-        for position in positions {
+        for (stream, position) in positions {
             let cursor = position.cursor();
             of_type.is_answered &= cursor > Revision::ZERO;
-            of_type.variants.extend(position.everything(self.snapshot).changed.iter().map(|variant| Sent {
-                variant: Arc::clone(variant),
-                is_unsent: variant.changed_at > cursor,
-            }));
+            of_type.variants.extend(position.everything_seen(self.snapshot, self.cache).changed.iter().map(
+                |variant| Sent {
+                    variant: Arc::clone(variant),
+                    stream: Some(stream),
+                    is_unsent: variant.changed_at > cursor,
+                },
+            ));
         }
         Some(of_type)
     }
@@ -231,15 +259,20 @@ impl Client<'_> {
         self.entries.of_type(type_url).map(|entry| &entry.state)
     }
 
-    fn positions(&self, type_url: &str) -> Vec<Position> {
+    fn positions(&self, type_url: &str) -> Vec<(u64, Position)> {
         self.seat.map(|seat| seat.positions(type_url)).unwrap_or_default()
+    }
+
+    /// Whether the stream of a route configuration ended. The client reconnects, and has it meanwhile.
+    fn is_away(&self, space: &Space) -> bool {
+        space.stream.is_some_and(|stream| self.seat.is_none_or(|seat| !seat.has_stream(stream)))
     }
 
     /// Whether the client subscribes to this name.
     fn covers(&self, type_url: &str, name: &ResourceName) -> bool {
         match self.own(type_url) {
             Some(state) => state.subscription.covers(name),
-            None => self.positions(type_url).iter().any(|position| position.covers(name)),
+            None => self.positions(type_url).iter().any(|(_, position)| position.covers(name)),
         }
     }
 
@@ -247,7 +280,7 @@ impl Client<'_> {
     fn seen(&self) -> Vec<(Position, Revision)> {
         let types = DECIDING.iter().filter(|type_url| self.own(type_url).is_none());
         let positions = types.flat_map(|type_url| self.positions(type_url));
-        positions.map(|position| (position.clone(), position.cursor())).collect()
+        positions.map(|(_, position)| (position.clone(), position.cursor())).collect()
     }
 }
 
@@ -298,19 +331,23 @@ impl Stream {
             return None;
         }
         let mut hosts = self.virtual_hosts.take()?;
-        let client = Client { entries: &self.entries, seat: self.any_seat(), snapshot };
-        let (seen, mut look_again) = (client.seen(), None);
-        if hosts.is_outdated || hosts.seen != seen {
-            (hosts.is_outdated, hosts.seen) = (false, seen);
+        let (entries, seat, cache) = (&self.entries, self.any_seat(), &**self.watch.cache());
+        let client = Client { entries, seat, snapshot, cache };
+        let seen = client.seen();
+        // The streams of a client that reconnects come one after the other.
+        let until = hosts.since + self.config.ack_wait;
+        let may_come = client.seat.is_some() && client.own(ROUTE_CONFIGURATION).is_none() && now < until;
+        if hosts.is_outdated || hosts.seen != seen || (hosts.expects_streams && !may_come) {
+            (hosts.is_outdated, hosts.seen, hosts.expects_streams) = (false, seen, may_come);
             let awaited = match client.sent(ROUTE_CONFIGURATION) {
                 Some(routes) => hosts.find_spaces(&client, routes),
-                // The streams of a client that reconnects come one after the other.
-                None if client.seat.is_some() && now < hosts.since + self.config.ack_wait => {
-                    hosts.is_outdated = true;
-                    look_again = Some(hosts.since + self.config.ack_wait);
+                None if may_come || hosts.spaces.values().any(|space| client.is_away(space)) => {
                     Awaited::default()
                 }
-                None if hosts.has_names => Awaited::default(),
+                None if hosts.has_names => {
+                    hosts.doubt_brought(&client);
+                    Awaited::default()
+                }
                 None => {
                     hosts.sends_all = true;
                     Awaited { answers: self.spaces_in_use(snapshot), hosts: Vec::new() }
@@ -318,6 +355,7 @@ impl Stream {
             };
             hosts.owe(awaited, &mut self.entries[at], &self.watch, now, snapshot);
         }
+        let look_again = hosts.expects_streams.then_some(until);
         self.virtual_hosts = Some(hosts);
         look_again
     }
@@ -419,6 +457,10 @@ fn remove_brought<'n>(
 fn no_host_of(routes: &ResourceName) -> ResourceName {
     ResourceName::new(format!("{routes}/"))
 }
+
+/// How many route configurations are kept whose streams ended. A client that opens streams and ends them
+/// again and again has none of more.
+const AWAY_LIMIT: usize = 64;
 
 /// The types that decide how virtual hosts are sent.
 const DECIDING: [&str; 3] = [LISTENER, ROUTE_CONFIGURATION, SCOPED_ROUTE_CONFIGURATION];

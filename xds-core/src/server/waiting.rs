@@ -34,6 +34,9 @@ pub(super) struct Unknown {
     /// S37: why wildcards cannot be answered. Each response has these errors, until the wildcards are
     /// answered: a response without them says that the client has everything.
     pub(super) wildcard_failures: Vec<Failure>,
+    /// G4: wildcards were refused since the last answer to all of them, so a client that is a proxy dropped what it
+    /// had.
+    were_wildcards_refused: bool,
 }
 
 /// Since when a locator waits, and whether that was reported to the client.
@@ -156,6 +159,7 @@ impl TypeEntry {
             return None;
         }
         self.defer_unknown(now, snapshot);
+        self.defer_refused(now, snapshot);
         let has_to_wait = self.awaits_wildcards(snapshot);
         self.report_wildcards(now, snapshot);
         if self.state.unknown.waiting.is_empty() {
@@ -163,8 +167,12 @@ impl TypeEntry {
         }
         self.look_at_waiting(&Look { now, wait, snapshot, has_to_wait });
         // S25: a resource that a full state does not contain does not exist, unless the client has an error
-        // for it (S37).
-        let is_unknown = self.state.unknown.waiting.keys().any(|waiting| waiting.failure.is_none());
+        // for it (S37). G4: a plain client ignores errors, so one without any resource would delete what a client
+        // has from another stream.
+        let unknown = &self.state.unknown.waiting;
+        let is_empty = || unknown.values().map(Locators::len).sum::<usize>() == self.state.subscription.len();
+        let is_unknown = unknown.keys().any(|waiting| waiting.failure.is_none())
+            || (self.owed.brought.version.is_some() && is_empty());
         let is_partial = self.state.terms.sends_full_state() && is_unknown;
         (is_partial || has_to_wait).then_some(Gate::Shut)
     }
@@ -195,6 +203,21 @@ impl TypeEntry {
         state.unknown.begin(now, state.subscription.sharing(deferred), |waiting| waiting.failure.is_none());
     }
 
+    /// S37: locators that were answered begin to wait again when the source cannot say any more what they get,
+    /// so that the client has the error beside what it keeps. A full state without the resource would be an
+    /// absence for a plain client, so there is none.
+    fn defer_refused(&mut self, now: Duration, snapshot: &Snapshot) {
+        let state = &mut self.state;
+        if state.terms.sends_full_state() || !state.holding.has_removed() {
+            return;
+        }
+        let resolved = state.resolve(snapshot);
+        let removals = state.holding.removed().map(|(key, removed)| resolved.removal(key, removed.variant()));
+        let failed = removals.flat_map(|removal| removal.failed_locators().collect::<Vec<_>>());
+        let failed: Locators = failed.collect::<Vec<_>>().into_iter().collect();
+        state.unknown.begin(now, failed, |_| true);
+    }
+
     /// G13: whether wildcards wait for the source. Meanwhile errors wait too: an answer that comes
     /// later would make the error wrong.
     fn awaits_wildcards(&mut self, snapshot: &Snapshot) -> bool {
@@ -210,11 +233,16 @@ impl TypeEntry {
         let Self { state, owed } = self;
         if state.terms.sends_full_state() || !state.subscription.is_wildcard() {
             state.unknown.wildcard_failures.clear();
+            state.unknown.were_wildcards_refused = false;
             return;
         }
         let failures = state.resolve(snapshot).wildcard_failures();
-        if failures != state.unknown.wildcard_failures {
-            state.unknown.wildcard_failures = failures;
+        let unknown = &mut state.unknown;
+        if failures != unknown.wildcard_failures {
+            owed.everything |= unknown.were_wildcards_refused;
+            unknown.were_wildcards_refused |= failures.iter().any(|of| of.code == Code::UNIMPLEMENTED);
+            unknown.were_wildcards_refused &= !failures.is_empty();
+            unknown.wildcard_failures = failures;
             owed.nothing = true;
             owed.answer_at(now);
         }
@@ -298,7 +326,16 @@ impl TypeEntry {
         debug_assert!(state.subscription.lists(locator), "a change of the subscription forgets the others");
         let is_state = state.terms.sends_full_state();
         let resolved = state.resolve(look.snapshot);
-        match resolved.knows(locator) {
+        let known = resolved.knows(locator);
+        // S37: the error may still wait for the answers to other names. It must not go with the resource, or with
+        // a newer error.
+        if !matches!(known, Knowledge::Unknown)
+            && let Some((code, message)) = &waiting.failure
+            && !matches!(&known, Knowledge::Failed { code: newer, message: text } if (code, message) == (newer, text))
+        {
+            owed.withdraw_error(&resolved.failure_of(locator, *code, message), &locator.parameters);
+        }
+        match known {
             // S37: the client has an error, which only the resource clears. D9: content that the
             // client had is no change, but a subscription is answered with it all the same.
             Knowledge::Found { is_again, .. } if waiting.is_reported || is_again => {

@@ -63,20 +63,51 @@ impl NameSet {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    /// The same set with some names and without others; both lists are sorted. Copies the set, but compares
+    /// only O(edited names * log set) names.
     pub(super) fn edited(&self, add: &[ResourceName], remove: &[ResourceName]) -> Self {
-        let mut names = Vec::with_capacity(self.len() + add.len());
-        names.extend(self.iter().filter(|name| remove.binary_search(name).is_err()).cloned());
-        names.extend_from_slice(add);
-        names.into_iter().collect()
+        let mut kept = Vec::with_capacity(self.len() + add.len());
+        let mut rest = self.as_slice();
+        for name in remove {
+            let at = rest.partition_point(|of| of < name);
+            kept.extend_from_slice(&rest[..at]);
+            rest = &rest[at + usize::from(rest.get(at) == Some(name))..];
+        }
+        kept.extend_from_slice(rest);
+        if !self.is_plain() {
+            return kept.into_iter().chain(add.iter().cloned()).collect();
+        }
+        Self::merged(kept, add, add.iter().all(is_plain))
     }
 
-    pub(super) fn union(&self, other: &Self) -> Self {
-        match (self.is_empty(), other.is_empty()) {
-            (true, _) => other.clone(),
-            (_, true) => self.clone(),
-            _ if self.is_same(other) => self.clone(),
-            _ => self.edited(other.as_slice(), &[]),
+    /// The names of both. Costs as [`edited`](Self::edited), and copies no name that only this set has if no
+    /// other one shares its list.
+    pub(super) fn union(self, other: &Self) -> Self {
+        if self.is_empty() || self.is_same(other) {
+            return other.clone();
         }
+        if other.is_empty() {
+            return self;
+        }
+        let is_plain = self.is_plain() && other.is_plain();
+        let list = Arc::try_unwrap(self.0).map_or_else(|shared| shared.list.clone(), |own| own.list);
+        Self::merged(list, other.as_slice(), is_plain)
+    }
+
+    /// Adds names to others, both sorted. Moves those between two added ones all at once.
+    fn merged(names: Vec<ResourceName>, add: &[ResourceName], is_plain: bool) -> Self {
+        let (mut list, mut moved) = (names, Vec::new());
+        for name in add.iter().rev() {
+            let at = list.partition_point(|of| of < name);
+            if list.get(at) != Some(name) {
+                moved.push((name, list.split_off(at)));
+            }
+        }
+        for (name, mut after) in moved.into_iter().rev() {
+            list.push(name.clone());
+            list.append(&mut after);
+        }
+        Self(Arc::new(Names { list, is_plain }))
     }
 
     /// The names that `other` does not have. O(both), unless both share one list in memory.
@@ -133,10 +164,14 @@ impl FromIterator<ResourceName> for NameSet {
             list.sort_unstable();
             list.dedup();
         }
-        let is_plain =
-            list.iter().all(|name| can_be(name.as_str()) && !XdstpName::is_new_style(name.as_str()));
+        let is_plain = list.iter().all(is_plain);
         Self(Arc::new(Names { list, is_plain }))
     }
+}
+
+/// Whether it is a valid old-style name.
+fn is_plain(name: &ResourceName) -> bool {
+    can_be(name.as_str()) && !XdstpName::is_new_style(name.as_str())
 }
 
 impl<'a> IntoIterator for &'a NameSet {

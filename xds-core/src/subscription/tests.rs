@@ -235,3 +235,25 @@ fn s14_a_locator_with_other_parameters_is_another_one() {
         SubscriptionChange { locators: locators(&["a?env=test"]), ..SubscriptionChange::default() }
     );
 }
+
+#[test]
+fn s23_a_set_of_names_is_edited_as_a_set_of_texts_is() {
+    fn is_equal(names: Vec<u8>, add: Vec<u8>, remove: Vec<u8>, is_shared: bool) -> bool {
+        // Some are new-style names, which are not plain.
+        let name = |number: &u8| match number % 16 {
+            0 => ResourceName::new(format!("xdstp://a/t/{number}")),
+            _ => ResourceName::new(format!("n{number}")),
+        };
+        let set = |numbers: &[u8]| numbers.iter().map(name).collect::<NameSet>();
+        let [names_of, add_of, remove_of] = [&names, &add, &remove].map(|numbers| set(numbers));
+        let all: BTreeSet<_> = names.iter().chain(&add).map(name).collect();
+        let left = names.iter().map(name).filter(|name| !remove_of.contains(name));
+        let added = add_of.without(&names_of);
+        let edited: BTreeSet<_> = left.chain(added.iter().cloned()).collect();
+        let other = is_shared.then(|| names_of.clone());
+        names_of.edited(added.as_slice(), remove_of.as_slice()) == edited.into_iter().collect()
+            && names_of.union(&add_of) == all.into_iter().collect()
+            && other.is_none_or(|other| other == set(&names))
+    }
+    QuickCheck::new().quickcheck(is_equal as fn(Vec<u8>, Vec<u8>, Vec<u8>, bool) -> bool);
+}

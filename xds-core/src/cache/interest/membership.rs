@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Watch;
+use crate::cache::Cache;
 use crate::cache::class::{Class, ClassMember};
 use crate::cache::lock;
 use crate::cache::snapshot::{NO_RESOURCES, Snapshot};
@@ -234,6 +235,13 @@ impl Position {
     pub(crate) fn everything(&self, snapshot: &Snapshot) -> Arc<Update> {
         let everything = self.class.update(Revision::ZERO, snapshot);
         everything.expect("an update from revision zero needs no removals")
+    }
+
+    /// The same in the state that its stream sees, for another stream of its client, which sees `snapshot`. A stream
+    /// that subscribes to nothing sees no candidate.
+    pub(crate) fn everything_seen(&self, snapshot: &Snapshot, cache: &Cache) -> Arc<Update> {
+        let view = self.class.selection.view;
+        if view == snapshot.view() { self.everything(snapshot) } else { self.everything(&cache.state(view)) }
     }
 
     /// Whether the class has other streams, too.

@@ -346,7 +346,7 @@ impl DeltaContent {
     }
 
     /// Whether the response removes or changes something that the client may have (S6e).
-    pub(super) fn makes_room(&self, state: &TypeState, snapshot: &Snapshot) -> bool {
+    pub(super) fn makes_room(&self, state: &TypeState, owed: &Owed, snapshot: &Snapshot) -> bool {
         if !state.terms.known.conflicts {
             return false;
         }
@@ -359,9 +359,12 @@ impl DeltaContent {
         let removes = |update: &Arc<Update>| {
             !update.replaced.is_empty() || (!is_withheld && !update.removed.is_empty())
         };
+        // The answer to a new subscription changes only what the client brought.
+        let is_requested = super::covers_key(&owed.locators);
+        let is_new = |key: &ResourceKey| is_requested(key) && !owed.brought.versions.contains_key(&key.name);
         shared.is_some_and(removes)
             || !self.removed.is_empty()
-            || !self.changed.is_empty()
+            || !self.changed.keys().all(is_new)
             || shared.is_some_and(|of| of.changed.iter().any(is_change))
     }
 

@@ -511,6 +511,25 @@ fn s6e_what_was_rejected_alone_is_sent_once_more_when_something_was_removed() {
     }
 }
 
+/// Regression: what was rejected was sent again after each new subscription of the client.
+#[test]
+fn s6e_the_answer_to_a_new_subscription_makes_no_room() {
+    let cache = cache("LDS other=1 new=1");
+    let mut client = Delta::new(&cache);
+    client.ask("LDS", "new");
+    assert_eq!(client.sent(), "n1 LDS new=1");
+    client.nack("LDS", "1");
+    client.pass(Duration::from_secs(1));
+    client.ask("LDS", "other");
+    assert_eq!(client.sent(), "n2 LDS other=1");
+    client.ack("LDS", "2");
+    assert_eq!(client.sent(), "");
+    commit(&cache, "LDS other=2");
+    assert_eq!(client.sent(), "n3 LDS other=2");
+    client.ack("LDS", "3");
+    assert_eq!(client.sent(), "n4 LDS new=1");
+}
+
 /// T32: by name, another variant is another content of the resource (seed 18325).
 #[test]
 fn s6e_t32_a_variant_in_the_place_of_another_one_makes_room() {

@@ -4,8 +4,10 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::Resolution;
+use crate::cache::LocatorStatus;
 use crate::name::ResourceName;
 use crate::parameters::Parameters;
+use crate::subscription::Locator;
 use crate::variants::Variant;
 use crate::wire::ResourceKey;
 use crate::xdstp;
@@ -77,6 +79,19 @@ impl<'a> Removal<'a> {
             Some(found) => resolution.state.key(found) != *key,
             None => resolution.is_answered_for(&name, parameters),
         })
+    }
+
+    /// The listed locators with which the client may have the resource, and of which the source cannot say
+    /// any more what they get.
+    pub(in crate::server) fn failed_locators(self) -> impl Iterator<Item = Locator> {
+        let resolution = self.resolution;
+        let failed = self.holders().filter(move |Holder { name, parameters, found }| {
+            let status = resolution.status(name, parameters);
+            found.is_none() && matches!(status, Some(LocatorStatus::Failed { .. }))
+        });
+        let locator =
+            |of: Holder<'a>| Locator { name: of.name.into_owned(), parameters: of.parameters.clone() };
+        failed.map(locator).filter(move |locator| resolution.state.subscription.lists(locator))
     }
 
     /// Whether it may be sent. T31: not before the client was sent the variants that its locators

@@ -1,10 +1,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Cache;
+use xds_proto::type_url::VIRTUAL_HOST;
+
 use crate::access::{Access, NamePatterns};
-use crate::server::ClientGroup;
-use crate::server::fixture::{Delta, commit, is_woken, parameters, type_url, version};
+use crate::server::fixture::{Delta, commit, is_woken, parameters, transaction, type_url, version};
+use crate::server::{ClientGroup, DeltaRequest, StreamConfig, StreamError};
+use crate::subscription::Requested;
+use crate::{Cache, ClientName};
 
 /// A listener of each kind, and a host in each name space.
 const UNASKED: &str = "LDS l=1>rc; RDS rc=1>vhds:ads rc2=1>vhds:ads; VHDS rc/a=1 rc/b=1 rc2/a=1 other/a=1";
@@ -196,12 +199,12 @@ fn d21_of_the_hosts_that_a_client_brought_only_the_difference_is_sent() {
     assert_eq!(sent(&mut client), "n3 VHDS on/demand{alias=on/demand}");
     commit(&cache, "RDS rc=1>vhds:ads");
     assert_eq!(sent(&mut client), "n4 RDS rc=1; n5 VHDS rc/b=2 rc/c=1 -rc/ -rc/gone");
-    // It brings hosts of a route configuration that it does not have any more.
+    // It brings hosts of a route configuration that it does not have any more: their versions do not count.
     let mut client = envoy_with(Delta::new(&cache), "other", "", &brought);
     assert_eq!(sent(&mut client), "n3 VHDS");
     ack(&mut client, "VHDS");
     client.ask("RDS", "rc");
-    assert_eq!(sent(&mut client), "n4 RDS rc=1; n5 VHDS rc/a=1 rc/b=2 rc/c=1 -rc/");
+    assert_eq!(sent(&mut client), "n4 RDS rc=1; n5 VHDS rc/a=1 rc/b=2 rc/c=1 -rc/ -rc/gone");
 }
 
 #[test]
@@ -332,6 +335,197 @@ fn s33b_a_stream_of_hosts_waits_a_little_for_the_routes_of_a_client_that_reconne
     assert_eq!((sent(&mut alone).as_str(), alone.waits_until()), ("n1 VHDS", Some(1000)));
     alone.pass(Duration::from_secs(1));
     assert_eq!(sent(&mut alone), "n2 VHDS rc/a=1 -rc/");
+}
+
+/// A stream of an Envoy that has one for each subscription. It ACKs what it is sent.
+fn stream(cache: &Arc<Cache>, group: &ClientGroup) -> Delta {
+    let mut stream = Delta::new(cache);
+    stream.stream.join(group);
+    stream
+}
+
+fn ask(stream: &mut Delta, type_name: &str, list: &str, brought: &[(&str, &str)]) -> String {
+    stream.ask_with(type_name, list, "", brought);
+    took(stream, type_name)
+}
+
+fn took(stream: &mut Delta, type_name: &str) -> String {
+    let lines = sent(stream);
+    ack(stream, type_name);
+    lines
+}
+
+#[test]
+fn d33_hosts_that_went_while_the_server_was_away_are_removed_however_late_the_routes_come() {
+    let cache = cache("LDS l=1>rc; RDS rc=1>vhds:own rc2=1>vhds:own; VHDS rc/a=1 rc/b=2 rc2/a=1");
+    let a = version("VHDS", "rc/a", "1");
+    let brought = [("rc/a", a.as_str()), ("rc/b", "1"), ("rc/gone", "x")];
+    // What has come before the stream of the hosts, and how much later the route configuration comes.
+    for first in ["", "LDS", "rc2", "LDS rc2"] {
+        for late in [0_u64, 500, 1_500, 30_000] {
+            let (group, mut streams) = (ClientGroup::new(), Vec::new());
+            for word in first.split_whitespace() {
+                let (type_name, list) = if word == "LDS" { ("LDS", "") } else { ("RDS", word) };
+                let mut other = stream(&cache, &group);
+                ask(&mut other, type_name, list, &[]);
+                streams.push(other);
+            }
+            let mut hosts = stream(&cache, &group);
+            let mut lines = vec![ask(&mut hosts, "VHDS", "", &brought)];
+            for step in [late.min(1_000), late.saturating_sub(1_000)] {
+                hosts.pass(Duration::from_millis(step));
+                lines.push(took(&mut hosts, "VHDS"));
+            }
+            let mut routes = stream(&cache, &group);
+            routes.now = hosts.now;
+            ask(&mut routes, "RDS", "rc", &[("rc", &version("RDS", "rc", "1>vhds:own"))]);
+            lines.push(took(&mut hosts, "VHDS"));
+            let lines = lines.join("; ");
+            assert_eq!(lines.matches(" -rc/gone").count(), 1, "{first} {late}: {lines}");
+            // After 1 s it is not certain that the client still has what it brought.
+            let is_in_time = late < 1_000;
+            assert_eq!(!lines.contains(" rc/a=1"), is_in_time, "{first} {late}: {lines}");
+        }
+    }
+}
+
+#[test]
+fn d29_hosts_that_go_while_the_stream_of_their_routes_is_away_are_removed() {
+    for others in [&["rc2"][..], &[]] {
+        let cache =
+            cache("LDS l=1>rc; RDS rc=1>vhds:own rc2=1>vhds:own; VHDS rc/a=1 rc/gone=1 rc2/a=1 x/a=1");
+        let group = ClientGroup::new();
+        let mut streams: Vec<_> = others.iter().map(|_| stream(&cache, &group)).collect();
+        streams.iter_mut().zip(others).for_each(|(stream, name)| _ = ask(stream, "RDS", name, &[]));
+        let mut routes = stream(&cache, &group);
+        ask(&mut routes, "RDS", "rc", &[]);
+        let mut hosts = stream(&cache, &group);
+        assert!(ask(&mut hosts, "VHDS", "", &[]).contains(" rc/gone=1 "));
+        hosts.pass(Duration::from_secs(5));
+        drop(routes);
+        let mut lines = took(&mut hosts, "VHDS");
+        commit(&cache, "VHDS -rc/gone rc/new=1");
+        lines += &took(&mut hosts, "VHDS");
+        hosts.pass(Duration::from_secs(5));
+        let mut routes = stream(&cache, &group);
+        routes.now = hosts.now;
+        ask(&mut routes, "RDS", "rc", &[("rc", &version("RDS", "rc", "1>vhds:own"))]);
+        lines += &took(&mut hosts, "VHDS");
+        assert!(lines.contains(" -rc/gone") && lines.contains(" rc/new=1"), "{others:?}: {lines}");
+        assert!(!lines.contains(" x/a"), "the route configurations are known: {lines}");
+    }
+}
+
+/// Streams of two clients, `a` and `b`, which has the parameter `id=b`.
+fn two_clients(cache: &Arc<Cache>, routes: &str) -> [Delta; 2] {
+    ["a", "b"].map(|id| {
+        let client = Delta::new(cache);
+        name(&client, id);
+        let mut client = envoy_with(client, routes, "", &[]);
+        took(&mut client, "VHDS");
+        client
+    })
+}
+
+fn name(client: &Delta, id: &str) {
+    client.watch.name_client(ClientName { id: id.into(), cluster: "c".into() });
+    client.watch.describe_client(parameters(&format!("id={id}")));
+}
+
+fn acked(client: &mut Delta, nonces: &[(&str, &str)]) {
+    nonces.iter().for_each(|(type_name, nonce)| _ = client.ack(type_name, nonce));
+}
+
+#[test]
+fn d33_each_client_gets_the_hosts_of_the_view_that_it_sees_and_those_before_after_the_end() {
+    const HOSTS: &str = "VHDS rc/a=1 rc/b=1 rc2/a=1";
+    // Routes before and in the candidate, what the client that tries it is sent, and what after its end.
+    for (before, candidate, tries, after) in [
+        // It begins to use VHDS, uses it no more, and subscribes anew to other sources.
+        ("rc=1>c", "RDS rc=2>vhds:ads", "RDS rc=2; VHDS rc/a=1 rc/b=1 -rc/", "RDS rc=1"),
+        ("rc=1>vhds:ads", "RDS rc=2>c", "RDS rc=2", "RDS rc=1; VHDS rc/a=1 rc/b=1 -rc/"),
+        ("rc=1>vhds:ads", "RDS rc=2>vhds:own", "RDS rc=2; VHDS -rc/", "RDS rc=1; VHDS -rc/"),
+        // The hosts change with the routes, or alone.
+        (
+            "rc=1>vhds:ads",
+            "RDS rc=2>vhds:ads; VHDS rc/a=2 rc/new=1 -rc/b",
+            "RDS rc=2; VHDS rc/a=2 rc/new=1 -rc/b",
+            "RDS rc=1; VHDS rc/a=1 rc/b=1 -rc/new",
+        ),
+        ("rc=1>vhds:ads", "VHDS rc/a=2 -rc/b", "VHDS rc/a=2 -rc/b", "VHDS rc/a=1 rc/b=1"),
+        // The listener gets the filter, and what was sent stays up to date.
+        ("rc=1>vhds:ads", "LDS l=2>demand:rc; VHDS rc/a=2", "LDS l=2; VHDS rc/a=2", "LDS l=1; VHDS rc/a=1"),
+    ] {
+        let cache = cache(&format!("LDS l=1>rc; RDS {before} rc2=1>vhds:ads; {HOSTS}"));
+        let [mut a, mut b] = two_clients(&cache, "rc");
+        let trial = cache.begin(transaction(candidate), &"id=b".parse().unwrap()).unwrap();
+        assert_eq!((sent(&mut a), all(&mut b)), (String::new(), tries.to_owned()), "{candidate}");
+        trial.end();
+        assert_eq!((sent(&mut a), all(&mut b)), (String::new(), after.to_owned()), "{candidate}: after");
+        // Both see the same again.
+        commit(&cache, "VHDS rc/a=9 rc2/a=9");
+        let hosts = if before.ends_with("ads") { "VHDS rc/a=9" } else { "" };
+        assert_eq!([all(&mut a), all(&mut b)], [hosts; 2], "{candidate}: a later commit");
+    }
+}
+
+/// What a client is sent until nothing is left, with an ACK of each response, without nonces.
+fn all(client: &mut Delta) -> String {
+    let mut lines = Vec::new();
+    loop {
+        let sent = sent(client);
+        if sent.is_empty() {
+            return lines.join("; ");
+        }
+        for line in sent.split("; ") {
+            let (nonce, rest) = line.split_once(' ').unwrap();
+            acked(client, &[(rest.split(' ').next().unwrap(), &nonce[1..])]);
+            lines.push(rest.to_owned());
+        }
+    }
+}
+
+#[test]
+fn d33_over_streams_per_type_a_rollout_moves_the_hosts_with_the_routes() {
+    let cache = cache("LDS l=1>rc; RDS rc=1>c; VHDS rc/a=1 x/a=1");
+    let group = ClientGroup::new();
+    let mut streams = [("LDS", ""), ("RDS", "rc"), ("VHDS", "")].map(|(type_name, list)| {
+        let mut stream = stream(&cache, &group);
+        name(&stream, "b");
+        ask(&mut stream, type_name, list, &[]);
+        stream
+    });
+    let trial = cache.begin(transaction("RDS rc=2>vhds:own"), &"id=b".parse().unwrap()).unwrap();
+    assert_eq!(streams.each_mut().map(all), ["", "RDS rc=2", "VHDS rc/a=1 -rc/"]);
+    trial.end();
+    assert_eq!(streams.each_mut().map(all), ["", "RDS rc=1", ""]);
+    commit(&cache, "VHDS rc/a=2");
+    assert_eq!(streams.each_mut().map(all), ["", "", ""], "the routes have their hosts inside again");
+}
+
+#[test]
+fn g9_hosts_that_are_sent_unasked_count_for_no_limit_of_names() {
+    let config = StreamConfig { names_limit: 2, ..StreamConfig::default() };
+    let cache = cache("LDS l=1>rc; RDS rc=1>vhds:ads rc2=1>vhds:ads; VHDS rc/a=1 rc/b=1 rc/c=1 rc2/a=1");
+    let brought = ["rc/1", "rc/2", "rc/3"].map(|name| (name, "x"));
+    let mut client = envoy_with(Delta::with(&cache, config), "rc", "", &brought);
+    // The response has no room yet, and the client sends more requests.
+    _ = client.stream.until_due(client.now, &cache.snapshot());
+    client.ask("VHDS", "rc/a");
+    assert_eq!(sent(&mut client), "n3 VHDS rc/a=1 rc/b=1 rc/c=1 -rc/ -rc/1 -rc/2 -rc/3");
+    client.ack("VHDS", "3");
+    client.ask("VHDS", "rc/b");
+    assert_eq!(sent(&mut client), "n4 VHDS rc/b=1", "its own two names");
+    client.ack("VHDS", "4");
+    commit(&cache, "VHDS rc/d=1 rc/e=1 -rc/c");
+    assert_eq!(sent(&mut client), "n5 VHDS rc/d=1 rc/e=1 -rc/c");
+    let error = client.stream.on_request(client.now, third_name()).unwrap_err();
+    assert!(matches!(error, StreamError::TooManyNames { found: 3, limit: 2, .. }), "{error}");
+}
+
+fn third_name() -> DeltaRequest {
+    let subscribe = Requested::from(vec!["rc/d".into()]);
+    DeltaRequest { type_url: VIRTUAL_HOST.into(), subscribe, ..DeltaRequest::default() }
 }
 
 #[test]

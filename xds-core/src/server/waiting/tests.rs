@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::{Unknown, Waiting};
 use crate::cache::OnDemandSubscription;
 use crate::code::Code;
+use crate::server::SotwRequest;
 use crate::server::fixture::{Delta, Sotw, commit, is_woken, parameters, type_url, version};
 use crate::subscription::{Locator, Locators};
 use crate::{Cache, OnDemandSubscriptions, Parameters};
@@ -267,7 +268,59 @@ fn s37_what_a_source_cannot_say_is_told_with_its_code_and_keeps_what_a_client_ha
     assert_eq!(one.sent(), "n2 X b=2");
     commit(&cache, "X -b");
     one.ack("X", "2");
-    assert_eq!(one.sent(), "");
+    assert_eq!(one.sent(), "n3 X !\"b\"(7)", "it keeps the resource, and has the error beside it");
+}
+
+/// The error of a name waited for the answers to other names, and came beside the resource (seed 852 of the simulator).
+#[test]
+fn s37_an_error_that_waits_for_other_names_is_not_sent_beside_the_resource_or_its_absence() {
+    for (list, failures, answers) in [("* a", "CDS !*/12 !a/12", "CDS !* "), ("a b", "CDS !a/12", "CDS b=1 ")]
+    {
+        for (answer, sent) in [("a=1", "a=1"), ("!a", "")] {
+            let cache = Cache::on_demand();
+            let mut client = sotw(&cache, "CDS", list);
+            commit(&cache, failures);
+            assert_eq!(client.sent(), "", "{list}");
+            commit(&cache, &format!("{answers}{answer}"));
+            let others = if list == "a b" { " b=1" } else { "" };
+            let sent = if sent.is_empty() { String::new() } else { format!(" {sent}") };
+            assert_eq!(client.sent(), format!("n1 CDS{sent}{others}"), "{list} {answer}");
+            client.ack("CDS", "1");
+            assert_eq!(client.sent(), "", "{list} {answer}");
+        }
+    }
+}
+
+/// An error whose message changed while it waited came with the resource in its first words (seed 8217).
+#[test]
+fn s37_an_error_that_changes_while_it_waits_is_not_sent_beside_the_resource() {
+    let cache = Cache::on_demand();
+    let mut client = sotw(&cache, "CDS", "a b");
+    commit(&cache, "CDS !a/12");
+    assert_eq!(client.sent(), "");
+    commit(&cache, "CDS !a/14");
+    assert_eq!(client.sent(), "");
+    commit(&cache, "CDS a=1 b=1");
+    assert_eq!(client.sent(), "n1 CDS a=1 b=1");
+}
+
+/// A client that came back got a full state without resources, which deletes what it has (seed 1170 of the simulator).
+#[test]
+fn g4_a_client_that_brings_a_version_gets_no_full_state_with_errors_alone() {
+    let cache = Cache::on_demand();
+    commit(&cache, "CDS !a/12 !b/12");
+    assert_eq!(sotw(&cache, "CDS", "a").sent(), "n1 CDS !\"a\"(12)", "it has nothing");
+    let mut client = Sotw::new(&cache);
+    let names = ["a".into(), "b".into()];
+    client.send(SotwRequest {
+        type_url: type_url("CDS").to_string(),
+        version_info: "of another stream".into(),
+        requested: Some(Vec::from(names).into()),
+        ..SotwRequest::default()
+    });
+    assert_eq!(client.sent(), "");
+    commit(&cache, "CDS a=1");
+    assert_eq!(client.sent(), "n1 CDS a=1 !\"b\"(12)", "S37");
 }
 
 /// Regression: after an error, a stream was forgotten and never got the absence.
@@ -542,6 +595,62 @@ fn d9_a_locator_waits_once_and_after_an_error_it_begins_again() {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
+
+/// Regression: the error was sent with the answer to another name, when the client had given up its own.
+#[test]
+fn s24_s37_an_error_that_waits_is_not_for_a_name_that_the_client_gives_up() {
+    let cache = Cache::on_demand();
+    let mut sotw = sotw(&cache, "CDS", "* a");
+    commit(&cache, "CDS !*/12 !a/12");
+    assert_eq!(sotw.sent(), "");
+    sotw.ask("CDS", "c", "");
+    assert_eq!(sotw.sent(), "");
+    commit(&cache, "CDS c=1");
+    assert_eq!(sotw.sent(), "n1 CDS c=1");
+}
+
+/// Regression: a name that a client gave up beside a wildcard that was refused came as removed, although the wildcard
+/// may have the resource.
+#[test]
+fn d18_a_name_that_is_given_up_beside_a_refused_wildcard_waits_for_the_answer_to_the_wildcard() {
+    for (answer, expected) in [("X a=1 !*", "n4 X a=1"), ("X !*", "n4 X -a")] {
+        let cache = Cache::on_demand();
+        let mut client = delta(&cache, "X", "* a");
+        commit(&cache, "X a=1 !*");
+        assert_eq!(client.sent(), "n1 X a=1");
+        client.ack("X", "1");
+        commit(&cache, "X -a !a/12 !*/12");
+        assert_eq!(client.sent(), r#"n2 X !"*"(12); n3 X !"a"(12) !"*"(12)"#);
+        client.ack("X", "2");
+        client.ack("X", "3");
+        client.ask("X", "-a");
+        assert_eq!(client.sent(), "");
+        commit(&cache, answer);
+        assert_eq!(client.sent(), expected);
+    }
+}
+
+/// Regression: a proxy that dropped what it had of a type that was refused was not sent again what had not changed.
+#[test]
+fn g4_a_wildcard_that_was_refused_is_answered_with_everything() {
+    for (code, delta_expected, sotw_expected) in
+        [(12, "n3 X a=1 b=2", "n3 X a=1 b=2"), (14, "n3 X b=2", "n3 X b=2")]
+    {
+        let cache = Cache::on_demand();
+        let (mut delta, mut sotw) = (delta(&cache, "X", "*"), sotw(&cache, "X", "*"));
+        commit(&cache, "X a=1 b=1 !*");
+        assert_eq!([delta.sent(), sotw.sent()], ["n1 X a=1 b=1"; 2]);
+        delta.ack("X", "1");
+        sotw.ack("X", "1");
+        commit(&cache, &format!("X -a -b !*/{code}"));
+        let error = format!(r#"n2 X !"*"({code})"#);
+        assert_eq!([delta.sent(), sotw.sent()], [&*error; 2]);
+        delta.ack("X", "2");
+        sotw.ack("X", "2");
+        commit(&cache, "X a=1 b=2 !*");
+        assert_eq!([delta.sent(), sotw.sent()], [delta_expected, sotw_expected]);
+    }
+}
 
 /// Clients of both protocols, with these locators of a route.
 fn of_both(cache: &Arc<Cache>, list: &str) -> (Delta, Sotw) {
