@@ -15,17 +15,15 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use std::time::Duration;
 
-use prost::Message;
+use prost::{Message, Name};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use xds::client::bootstrap::Bootstrap;
 use xds::client::proxy::Proxy;
-use xds::client::proxy::view::{ReadRoute, Typed, View, ViewChange, ViewEvent, ViewRequest, ViewWatch};
-use xds::{Cache, Parameters, Resource, Server, Transaction};
-use xds_core::server::{DeltaRequest, Protocol, Service, Stream, StreamConfig};
-use xds_core::subscription::Locator;
+use xds::client::proxy::view::{ViewChange, ViewEvent, ViewRequest, ViewWatch};
+use xds::client::{ReadGuard, ReadRoute};
+use xds::{Cache, Parameters, Resource, Server, Transaction, TypeUrl};
 
 /// `message Switches { string name = 1; repeated string on = 2; }`
 #[derive(Clone, PartialEq, Message)]
@@ -36,8 +34,9 @@ struct Switches {
     on: Vec<String>,
 }
 
-impl Typed for Switches {
-    const TYPE_URL: &'static str = "type.googleapis.com/acme.v1.Switches";
+impl Name for Switches {
+    const NAME: &'static str = "Switches";
+    const PACKAGE: &'static str = "acme.v1";
 }
 
 #[tokio::main]
@@ -52,55 +51,37 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     // To serve clients too, give `proxy.cache()` to a `Server`.
     let proxy = Proxy::builder(bootstrap).start()?;
-    // The first call makes the view: a program that never reads here pays nothing for it.
-    let view = proxy.view();
-    println!("before the first response, prod reads {}", read(view, "prod"));
+    // The first read makes the view: a program that never reads here pays nothing for it.
+    println!("before the first response, prod reads {}", shown(&proxy.read(), "prod"));
 
-    let _subscription = subscribe(proxy.cache(), &["prod", "test"])?;
-    let types = vec![Switches::TYPE_URL.into()];
-    let mut watch = view.watch(ViewRequest { types, ..ViewRequest::default() })?;
+    let prod = proxy.subscribe::<Switches>(["checkout"], parameters("prod"))?;
+    let test = proxy.subscribe::<Switches>(["checkout"], parameters("test"))?;
+    let types = vec![TypeUrl::of::<Switches>()];
+    let mut watch = proxy.view().watch(ViewRequest { types, ..ViewRequest::default() })?;
     next_changes(&mut watch, 2).await?;
-    println!("prod reads {}", read(view, "prod"));
-    println!("test reads {}", read(view, "test"));
+    prod.ready().await;
+    test.ready().await;
+    println!("prod reads {}", shown(&prod.read(), "prod"));
+    println!("test reads {}", shown(&test.read(), "test"));
 
     commit(&control_plane, &[("env=prod", "fast-path and new-cart")])?;
     next_changes(&mut watch, 1).await?;
-    println!("prod reads {}", read(view, "prod"));
+    println!("prod reads {}", shown(&prod.read(), "prod"));
 
     _ = stop.send(());
     server.await??;
-    println!("after the control plane stopped, prod reads {}", read(view, "prod"));
+    println!("after the control plane stopped, prod reads {}", shown(&prod.read(), "prod"));
     Ok(())
 }
 
-/// Has the proxy subscribe to `checkout` upstream, as long as the result is kept.
-///
-/// A proxy fetches what the streams of its cache subscribe to. This one is a stream without a
-/// socket. Nobody takes responses from it, because the program reads by the view.
-fn subscribe(cache: &Arc<Cache>, environments: &[&str]) -> Result<Stream, Box<dyn Error>> {
-    let locator = |env: &&str| Locator { name: "checkout".into(), parameters: parameters(env) };
-    let mut stream =
-        Stream::new(cache.watch(), Service::Aggregated, Protocol::Delta, StreamConfig::default());
-    let request = DeltaRequest {
-        type_url: Switches::TYPE_URL.into(),
-        subscribe: environments.iter().map(locator).collect(),
-        ..DeltaRequest::default()
-    };
-    stream.on_request(Duration::ZERO, request)?;
-    Ok(stream)
-}
-
-/// The switches of `checkout` in an environment.
-fn read(view: &View, env: &str) -> String {
-    // All reads of one guard are of one moment. Keep it for a short time: its snapshot stays in memory.
-    let guard = view.read::<Switches>();
+/// The switches of `checkout` in an environment. All reads of one guard are of one moment. Keep it for a
+/// short time: its snapshot stays in memory.
+fn shown(guard: &ReadGuard<Switches>, env: &str) -> String {
     match guard.route() {
-        ReadRoute::Cache(switches) => match switches.get(&"checkout".into(), &parameters(env)) {
-            Some(variant) => match Switches::decode(variant.payload().clone()) {
-                Ok(switches) => switches.on.join(", "),
-                Err(error) => format!("a payload that is no Switches: {error}"),
-            },
-            None => "no variant".to_owned(),
+        ReadRoute::Cache(switches) => match switches.get_with("checkout", &parameters(env)) {
+            Ok(Some(checkout)) => checkout.on.join(", "),
+            Ok(None) => "no variant".to_owned(),
+            Err(error) => error.to_string(),
         },
         // The upstream rejects the type, or has not answered yet.
         ReadRoute::Upstream(status) => format!("a status: {status}"),
@@ -139,8 +120,7 @@ fn commit(cache: &Cache, variants: &[(&str, &str)]) -> Result<(), Box<dyn Error>
     let mut transaction = Transaction::new();
     for (when, on) in variants {
         let switches = Switches { name: "checkout".into(), on: vec![(*on).to_owned()] };
-        let payload = switches.encode_to_vec();
-        let resource = Resource::new(Switches::TYPE_URL, "checkout", payload)?;
+        let resource = Resource::new(TypeUrl::of::<Switches>(), "checkout", switches.encode_to_vec())?;
         transaction.put(resource.with_constraints(when.parse()?));
     }
     cache.commit(transaction)?;

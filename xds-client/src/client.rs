@@ -8,8 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
-use xds_core::client::{self as machine, AuthorityConfig, ClientConfig, Protocol, Report, ServerConfig};
-use xds_core::{Cache, ParameterMapping, Parameters, TypeUrl};
+use xds_core::client::health::{Health, SyncState};
+use xds_core::client::{
+    self as machine, AuthorityConfig, ClientConfig, Protocol, ReadGuard, Report, ServerConfig,
+};
+use xds_core::{Cache, ParameterMapping, Parameters, Payload, Raw, ResourceType, TypeUrl, decode_message};
 use xds_proto::envoy::config::core::v3::Node;
 use xds_proto::envoy::config::core::v3::node::UserAgentVersionType;
 
@@ -21,7 +24,7 @@ use crate::metrics::{NoRecorder, Recorder};
 use crate::owner::{Own, Owner};
 use crate::persist::Persist;
 use crate::transport::{Connector, Credentials, Transport};
-use crate::watcher::{Payload, Raw, ResourceType, SetWatcher, Watcher};
+use crate::watcher::{SetWatcher, Watcher};
 
 /// A client of the servers in a bootstrap document.
 ///
@@ -62,6 +65,10 @@ pub struct ServerState {
     /// Why it cannot be reached, or why its last stream ended; `None` while it works, and while it
     /// is not needed.
     pub failure: Option<ServerFailure>,
+    /// The state of each watched type there: a type that the server refuses is
+    /// [`Rejected`](SyncState::Rejected), with its status. Empty for a client of a proxy, whose
+    /// [upstreams](crate::proxy::Upstream) have them.
+    pub types: Vec<(TypeUrl, SyncState)>,
 }
 
 /// The servers of a client, and the configuration of its machine.
@@ -238,6 +245,34 @@ impl Client {
         self.watch_members(type_url, name)
     }
 
+    /// Reads the watched resources of one type: those of the cache if the server in use serves the
+    /// type, or the status to use instead. All reads of the guard are of one moment.
+    ///
+    /// - A type that the server rejects is never read from what came before, and a type is not read
+    ///   as empty before its first response.
+    /// - `get` takes the parameters of this client; [`with`](Self::with) sets them.
+    /// - Old-style names have [`ReadGuard::route`], new-style names [`ReadGuard::route_of`] their
+    ///   authority.
+    /// - Only what is watched is in the cache. A name without a watch counts as absent, and so does
+    ///   one whose watch has no response yet while another name of the type had one.
+    /// - Clients of a [proxy](crate::proxy::Proxy) have nothing to read: the proxy has.
+    ///
+    /// It locks the client for a short time. The guard keeps its snapshot in memory until it is
+    /// dropped.
+    #[must_use]
+    pub fn read<T>(&self) -> ReadGuard<T>
+    where
+        T: ResourceType,
+    {
+        self.guard(TypeUrl::of::<T>())
+    }
+
+    /// As [`read`](Self::read), for any type, as bytes.
+    #[must_use]
+    pub fn read_raw(&self, type_url: &TypeUrl) -> ReadGuard<Raw> {
+        self.guard(type_url.clone())
+    }
+
     /// The cache of this client: the existing resources, by name and constraints. A server can
     /// serve from it.
     #[must_use]
@@ -262,11 +297,13 @@ impl Client {
     #[must_use]
     pub fn servers(&self) -> Vec<ServerState> {
         let hub = self.handle.hub();
+        let owned = |(type_url, state): (&TypeUrl, &SyncState)| (type_url.clone(), state.clone());
         let of_server = |machine: &machine::Client, server| ServerState {
             uri: Arc::clone(machine.server_name(server)),
             is_connected: machine.is_connected(server),
             is_needed: machine.is_needed(server),
             failure: None,
+            types: machine.health(server).into_iter().flat_map(Health::states).map(owned).collect(),
         };
         let states =
             hub.read(|machine| (0..machine.servers()).map(|server| of_server(machine, server)).collect());
@@ -283,6 +320,12 @@ impl Client {
 
     pub(crate) fn shared_node(&self) -> &Arc<Node> {
         &self.node
+    }
+
+    fn guard<T>(&self, type_url: TypeUrl) -> ReadGuard<T> {
+        let read = |machine: &machine::Client| machine.read(type_url.clone(), self.parameters.as_ref());
+        let guard = self.handle.hub().read(read);
+        guard.unwrap_or_else(|| ReadGuard::ended(type_url, &self.cache))
     }
 
     fn watch_one<T>(&self, type_url: &TypeUrl, name: &str) -> Result<Watcher<T>, WatchError>
@@ -312,12 +355,9 @@ impl Client {
     where
         T: ResourceType,
     {
-        let type_url = TypeUrl::new(format!("type.googleapis.com/{}", T::full_name()));
+        let type_url = TypeUrl::of::<T>();
         self.handle.hub().declare(&type_url, || {
-            Arc::new(|_, payload| match T::decode(payload.clone()) {
-                Ok(message) => Ok(Arc::new(message)),
-                Err(error) => Err(error.to_string()),
-            })
+            Arc::new(|_, payload| decode_message::<T>(payload).map_err(|error| error.to_string()))
         });
         type_url
     }

@@ -76,6 +76,17 @@ impl Persist {
         self.changed.notify_one();
     }
 
+    /// Notes variants that the file must forget.
+    pub(crate) fn note_dropped(&self, dropped: Vec<VariantId>) {
+        if dropped.is_empty() {
+            return;
+        }
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.changes.extend(dropped.into_iter().map(|id| (id, None)));
+        drop(pending);
+        self.changed.notify_one();
+    }
+
     /// Writes the rest, then ends the task.
     pub(crate) fn close(&self) {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner).is_closed = true;

@@ -11,6 +11,11 @@
 //! | `grpc.xds_client.resource_updates_invalid` | counter | target, server, resource_type | `grpc_xds_client_resource_updates_invalid_total` |
 //! | `grpc.xds_client.resources` | gauge | target, authority, cache_state, resource_type | `grpc_xds_client_resources` |
 //!
+//! One more is ours: `xds_client_types`, a gauge by target, server, resource_type and state, counts the types
+//! that are watched on each server by their [state](crate::health::SyncState): `requested`, `synced`, `stale`,
+//! or `rejected` for a type that the server does not serve. Clients of a proxy have none:
+//! [`register_proxy`] counts their types.
+//!
 //! | label | here | value |
 //! | --- | --- | --- |
 //! | `grpc.target` | `grpc_target` | the name that the program gives the client; gRPC uses its target, or `#server` |
@@ -51,6 +56,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 use xds_core::XdstpName;
+use xds_core::client::health::{Health, SyncState};
 use xds_core::client::{Client as Machine, Report, ResourceStatus};
 use xds_proto::service::SERVICES;
 
@@ -113,6 +119,14 @@ struct ResourceLabels {
     grpc_xds_authority: String,
     grpc_xds_cache_state: &'static str,
     grpc_xds_resource_type: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
+struct TypeStateLabels {
+    grpc_target: Arc<str>,
+    grpc_xds_server: String,
+    grpc_xds_resource_type: String,
+    state: &'static str,
 }
 
 impl Metrics {
@@ -244,7 +258,7 @@ fn short(type_url: &str) -> &str {
     type_url.strip_prefix("type.googleapis.com/").unwrap_or(type_url)
 }
 
-/// Counts resources by state with each scrape.
+/// Counts resources and types by state with each scrape.
 #[derive(Debug)]
 struct Resources {
     clients: Arc<Mutex<Vec<Counted>>>,
@@ -254,23 +268,38 @@ impl Collector for Resources {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         // Not under the lock: the last reference to a client may be dropped here.
         let clients = lock(&self.clients).clone();
-        let mut counts = BTreeMap::new();
+        let (mut resources, mut types) = (BTreeMap::new(), BTreeMap::new());
         for client in clients {
-            client.count(&mut counts);
+            client.count(&mut resources);
+            client.count_types(&mut types);
         }
-        if counts.is_empty() {
-            return Ok(());
-        }
-        let mut family = encoder.encode_descriptor(
-            "grpc_xds_client_resources",
-            "xDS resources by state",
-            None,
-            MetricType::Gauge,
-        )?;
-        for (labels, count) in counts {
-            ConstGauge::new(count).encode(family.encode_family(&labels)?)?;
-        }
-        Ok(())
+        gauges(&mut encoder, "grpc_xds_client_resources", "xDS resources by state", resources)?;
+        gauges(&mut encoder, "xds_client_types", "Watched types by their state on a server", types)
+    }
+}
+
+fn gauges<L: EncodeLabelSet>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    values: BTreeMap<L, i64>,
+) -> fmt::Result {
+    if values.is_empty() {
+        return Ok(());
+    }
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (labels, value) in values {
+        ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+fn word(state: &SyncState) -> &'static str {
+    match state {
+        SyncState::Requested => "requested",
+        SyncState::Synced(_) => "synced",
+        SyncState::Stale(_) => "stale",
+        SyncState::Rejected(..) => "rejected",
     }
 }
 
@@ -292,6 +321,26 @@ impl Counted {
             };
             *counts.entry(labels).or_default() += 1;
         }
+    }
+}
+
+impl Counted {
+    fn count_types(&self, counts: &mut BTreeMap<TypeStateLabels, i64>) {
+        let Some(handle) = self.handle.upgrade() else { return };
+        let count = |machine: &Machine| {
+            for server in 0..machine.servers() {
+                for (type_url, state) in machine.health(server).into_iter().flat_map(Health::states) {
+                    let labels = TypeStateLabels {
+                        grpc_target: Arc::clone(&self.target),
+                        grpc_xds_server: machine.server_name(server).to_string(),
+                        grpc_xds_resource_type: self.types.label(type_url.as_str()),
+                        state: word(state),
+                    };
+                    *counts.entry(labels).or_default() += 1;
+                }
+            }
+        };
+        _ = handle.hub().read(count);
     }
 }
 

@@ -31,10 +31,10 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing::{error, info, warn};
 use xds_core::client::health::{Event, Health, Init, SyncState};
-use xds_core::client::{self as machine, Effects};
+use xds_core::client::{self as machine, Effects, ReadGuard};
 use xds_core::proxy::view::View;
 use xds_core::proxy::{Notice, Proxy as Machine, ProxyCounts, ProxyLoad};
-use xds_core::{Cache, TypeUrl, VariantId, shortened};
+use xds_core::{Cache, Raw, ResourceType, TypeUrl, VariantId, shortened};
 
 use crate::bootstrap::Bootstrap;
 use crate::client::{Client, ClientBuilder, Plan, ServerState, StartError};
@@ -46,11 +46,13 @@ use relay::Relay;
 
 pub use builder::ProxyBuilder;
 pub use readiness::NotReady;
-pub use xds_core::proxy::{ProxyConfig, Route, Sharing, UpstreamKind, view};
+pub use subscription::Subscription;
+pub use xds_core::proxy::{ProxyConfig, Route, RouteKind, Sharing, SubscribeError, UpstreamKind, view};
 
 mod builder;
 mod readiness;
 mod relay;
+mod subscription;
 
 /// A cache that is filled from upstreams on demand. When the last clone is dropped, its connections
 /// end.
@@ -65,14 +67,17 @@ struct ProxyHub {
     state: Mutex<ProxyState>,
     start: Instant,
     cache: Arc<Cache>,
-    /// Made when a program first reads in the process. Without it no event costs anything for readers.
-    view: OnceLock<View>,
+    /// By the authority of the route. Each is made when a program first reads it in the process. Without any, no
+    /// event costs anything for readers.
+    views: BTreeMap<Option<Arc<str>>, OnceLock<View>>,
     config: ProxyConfig,
     settings: Settings,
     persist: Option<Arc<Persist>>,
     /// Made when a program first asks whether the proxy is ready.
     probe: OnceLock<Arc<Probe>>,
     runtime: tokio::runtime::Handle,
+    /// Wakes subscriptions of the program that wait: something happened.
+    event: Notify,
     /// Wakes the task: the machine has another deadline.
     wake: Notify,
 }
@@ -172,21 +177,32 @@ impl Proxy {
     /// generation is being built at that moment, nothing can be read before its Init.
     ///
     /// The view covers the upstream that all clients share. With [`UpstreamKind::Node`] each route
-    /// has its own upstream, and nothing can be read here.
+    /// has its own upstream, and nothing can be read here. If the bootstrap document has
+    /// authorities with other servers, their names have [views of their own](Self::view_of).
     #[must_use]
     pub fn view(&self) -> &View {
-        if let Some(view) = self.shared.view.get() {
-            return view;
-        }
-        // No event may come between the state that the new view starts from and the next `follow`.
-        let state = self.shared.lock();
-        self.shared.view.get_or_init(|| {
-            let view = View::new(&self.shared.cache);
-            if let Some(health) = state.machine.health(&Route::Shared) {
-                view.follow(health);
-            }
-            view
-        })
+        self.shared.view(&None)
+    }
+
+    /// As [`view`](Self::view), of the servers of an authority (C16). Authorities with the same
+    /// servers share it; without authorities in the bootstrap document it is the only view. `None`
+    /// if the document has authorities, but not this one (X15).
+    #[must_use]
+    pub fn view_of(&self, authority: &str) -> Option<&View> {
+        let authority = self.shared.lock().machine.authority_of(authority)?;
+        Some(self.shared.view(&authority))
+    }
+
+    /// Reads one type of the [view](Self::view).
+    #[must_use]
+    pub fn read<T: ResourceType>(&self) -> ReadGuard<T> {
+        self.view().read()
+    }
+
+    /// As [`read`](Self::read), for any type, as bytes.
+    #[must_use]
+    pub fn read_raw(&self, type_url: &TypeUrl) -> ReadGuard<Raw> {
+        self.view().read_raw(type_url)
     }
 
     /// The states of its upstreams, by route.
@@ -236,12 +252,22 @@ impl ProxyHub {
         builder.connect(plan, Arc::clone(&self.cache), Box::new(owner), None, &self.runtime)
     }
 
-    /// Moves the view to the newest state, if the program has one.
+    fn view(&self, authority: &Option<Arc<str>>) -> &View {
+        let place = &self.views[authority];
+        if let Some(view) = place.get() {
+            return view;
+        }
+        // No event may come between the state that the new view starts from and the next `follow`.
+        let state = self.lock();
+        place.get_or_init(|| state.machine.view(authority))
+    }
+
+    /// Moves the views that the program has to the newest state.
     fn follow(&self, machine: &Machine) {
-        if let Some(view) = self.view.get()
-            && let Some(health) = machine.health(&Route::Shared)
-        {
-            view.follow(health);
+        for (authority, view) in &self.views {
+            let Some(view) = view.get() else { continue };
+            let route = Route { authority: authority.clone(), kind: RouteKind::Shared };
+            machine.health(&route).into_iter().for_each(|health| view.follow(health));
         }
     }
 
@@ -272,7 +298,7 @@ impl ProxyHub {
         // Read the time under the lock, so that the time of the machine never goes back.
         let effects = event(&mut state.machine, self.start.elapsed());
         // Do not store resources for a single locator, or of side streams.
-        let is_kept = matches!(route, Route::Shared | Route::Node(_));
+        let is_kept = route.is_main();
         if let (Some(persist), Some(effects)) = (self.persist.as_ref().filter(|_| is_kept), &effects) {
             persist.note(effects);
         }
@@ -284,9 +310,10 @@ impl ProxyHub {
     fn finish(self: &Arc<Self>, mut guard: MutexGuard<'_, ProxyState>) {
         let state = &mut *guard;
         // The lock is held, so nothing can happen to the members of a set before.
-        let changes = state.machine.take_set_changes();
+        let (changes, dropped) = (state.machine.take_set_changes(), state.machine.take_dropped());
         if let Some(persist) = &self.persist {
             persist.note_sets(changes);
+            persist.note_dropped(dropped);
         }
         self.follow(&state.machine);
         let (mut followed, mut ended) = (Vec::new(), Vec::new());
@@ -316,6 +343,7 @@ impl ProxyHub {
         let (notices, deadline) = (state.machine.take_notices(), state.machine.next_deadline());
         let is_other = std::mem::replace(&mut state.armed, deadline) != deadline;
         drop(guard);
+        self.event.notify_waiters();
         if is_other {
             self.wake.notify_one();
         }
@@ -434,8 +462,8 @@ mod tests {
     #[tokio::test]
     async fn a_program_that_reads_nothing_in_the_process_has_no_view() {
         let proxy = Proxy::builder(Bootstrap::to_server("http://127.0.0.1:9")).start().unwrap();
-        assert!(proxy.shared.view.get().is_none());
+        assert!(proxy.shared.views[&None].get().is_none());
         assert_eq!(proxy.view().generation(), xds_core::client::health::Generation::ZERO);
-        assert!(proxy.shared.view.get().is_some());
+        assert!(proxy.shared.views[&None].get().is_some());
     }
 }

@@ -9,48 +9,11 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_core::Stream;
-use prost::{Message, Name};
 use xds_core::client::{Accepted, Code, ResourceFailure, ResourceView, WatchId};
-use xds_core::{Constraints, ResourceName};
+use xds_core::{Constraints, Payload, ResourceName};
 
 use crate::hub::Handle;
 use crate::slot::Slot;
-
-/// A message type that can be watched: any prost message that knows its name.
-pub trait ResourceType: Message + Name + Default + Send + Sync + 'static {}
-
-impl<T> ResourceType for T where T: Message + Name + Default + Send + Sync + 'static {}
-
-/// The value that a watcher makes of payloads: a message, or the bytes as they are.
-pub trait Payload: Sized + Send + Sync + 'static {
-    /// Makes the value from an accepted resource.
-    ///
-    /// # Errors
-    /// When the payload is not a message of the type. This happens only if an earlier watcher
-    /// declared another message type for the same type URL, because payloads are checked against
-    /// the first one.
-    fn read(accepted: &Accepted) -> Result<Arc<Self>, prost::DecodeError>;
-}
-
-impl<T> Payload for T
-where
-    T: ResourceType,
-{
-    fn read(accepted: &Accepted) -> Result<Arc<Self>, prost::DecodeError> {
-        let decoded = accepted.decoded.clone().and_then(|decoded| decoded.downcast().ok());
-        decoded.map_or_else(|| T::decode(accepted.payload().clone()).map(Arc::new), Ok)
-    }
-}
-
-/// The encoded message, as it was received.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Raw(pub Bytes);
-
-impl Payload for Raw {
-    fn read(accepted: &Accepted) -> Result<Arc<Self>, prost::DecodeError> {
-        Ok(Arc::new(Self(accepted.payload().clone())))
-    }
-}
 
 /// A resource in use, with its metadata. It dereferences to its message.
 pub struct Resource<T> {
@@ -382,7 +345,7 @@ fn resource<T>(accepted: &Arc<Accepted>) -> Result<Resource<T>, prost::DecodeErr
 where
     T: Payload,
 {
-    Ok(Resource { value: T::read(accepted)?, accepted: Arc::clone(accepted) })
+    Ok(Resource { value: T::of(accepted.variant())?, accepted: Arc::clone(accepted) })
 }
 
 fn no_longer_member(name: &ResourceName) -> Arc<ResourceFailure> {

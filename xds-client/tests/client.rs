@@ -16,7 +16,7 @@ use xds_client::{
     Client, ClientBuilder, Code, Connector, Event, Io, Protocol, Recorder, SetEvent, WatchError, Watcher,
 };
 use xds_core::{Cache, ParameterMapping, Resource, Transaction, VariantId};
-use xds_server::Server;
+use xds_server::{Server, ServerConfig};
 
 #[path = "client/csds.rs"]
 mod csds;
@@ -27,6 +27,8 @@ mod faults;
 #[cfg(feature = "prometheus")]
 #[path = "client/prometheus.rs"]
 mod prometheus;
+#[path = "client/reads.rs"]
+mod reads;
 
 /// A message of a type that is not in the known types.
 #[derive(Clone, PartialEq, Message)]
@@ -49,11 +51,13 @@ struct Origin {
     cache: Arc<Cache>,
     connections: Arc<Mutex<Option<mpsc::Sender<io::Result<DuplexStream>>>>>,
     serving: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+    config: ServerConfig,
 }
 
 impl Origin {
     fn start() -> Self {
-        let mut origin = Self { cache: Cache::new(), connections: Arc::default(), serving: None };
+        let (cache, connections) = (Cache::new(), Arc::default());
+        let mut origin = Self { cache, connections, serving: None, config: ServerConfig::default() };
         origin.on();
         origin
     }
@@ -61,7 +65,7 @@ impl Origin {
     fn on(&mut self) {
         let (sender, connections) = mpsc::channel(16);
         *self.connections.lock().unwrap() = Some(sender);
-        let server = Server::new(Arc::clone(&self.cache));
+        let server = Server::new(Arc::clone(&self.cache)).with_config(self.config.clone());
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(async move {
             let connections = ReceiverStream::new(connections);

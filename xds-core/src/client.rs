@@ -52,6 +52,7 @@
 //! | `refused_types` | types that a server does not serve |
 //! | `timers` | what happens as time passes |
 //! | `requests` | subscriptions, ACKs and NACKs on the wire |
+//! | `read` | [`ReadGuard`]: reads of one type from the cache |
 //! | `received`, `rejection` | a response as read from the wire; the reasons to reject parts of it |
 //! | `apply` | validates a response and applies it to the cache and to the watches |
 //! | `cache_changes` | commits a response to the cache, without the variants that overlap others |
@@ -59,6 +60,7 @@
 //! | `restore` | resources from an earlier run of the program |
 //! | `effects`, `report` | the effects of one event; the state of everything that is watched |
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -84,9 +86,11 @@ use upstream::Phase;
 use watched_type::{WatchEntry, entry_number};
 
 pub use crate::code::Code;
-pub use accepted::{Accepted, Decode, Decoded};
+pub use accepted::{Accepted, Decode};
 pub use config::{AuthorityConfig, ClientConfig, Relay, ServerConfig};
 pub use effects::{Applied, Effects, Touched};
+pub use read::{CachedResource, ReadError, ReadGuard, ReadRoute, Resources};
+pub(crate) use read::{GenerationReaders, ReadLimits, Routes, ServedNames, readable};
 pub use received::Unreadable;
 pub use rejection::{Reason, Rejection};
 pub use report::Report;
@@ -106,6 +110,7 @@ mod fallback;
 pub(crate) mod fixture;
 pub mod health;
 mod preview;
+mod read;
 mod received;
 mod refused_types;
 mod rejection;
@@ -130,6 +135,8 @@ mod fallback_tests;
 mod hostile_tests;
 #[cfg(test)]
 mod names_tests;
+#[cfg(test)]
+mod read_tests;
 #[cfg(test)]
 mod refused_types_tests;
 #[cfg(test)]
@@ -268,7 +275,8 @@ impl Client {
     }
 
     /// Decodes each payload of a type when it arrives, and rejects a payload that cannot be decoded
-    /// (C2). Call this before the first watch of the type: stored payloads are not decoded again.
+    /// (C2). Variants keep the decoded value. Call this before the first watch of the type: stored
+    /// payloads are not decoded again.
     pub fn declare(&mut self, type_url: &TypeUrl, decode: Decode) {
         let of_type = self.store.type_number(type_url);
         self.store.types[of_type].decode = Some(decode);
@@ -287,11 +295,7 @@ impl Client {
         name: &str,
         parameters: Option<Parameters>,
     ) -> Result<WatchId, WatchError> {
-        let canonical = received::check_name(name, type_url).map_err(|reason| WatchError::Name {
-            type_url: type_url.clone(),
-            name: name.to_owned(),
-            reason: Box::new(reason),
-        })?;
+        let canonical = check_name(name, type_url)?;
         let name = ResourceName::new(&*canonical);
         // C16, X17
         let new_style = XdstpName::of(name.as_str()).ok().flatten();
@@ -316,11 +320,7 @@ impl Client {
             }
             Some(parameters) => return Err(WatchError::NoLocators { name, parameters }),
         };
-        if let Some((key, _)) =
-            parameters.own().find(|(key, _)| key.bytes().any(|byte| byte.is_ascii_control()))
-        {
-            return Err(WatchError::InvalidKey { key: Arc::clone(key) });
-        }
+        check_parameters(&parameters)?;
         let is_collection = is_set(name.as_str());
         let of_type = self.store.type_number(type_url);
         let known = self.store.types[of_type].find(&name, &parameters);
@@ -559,6 +559,26 @@ fn watch_id(of_type: usize, entry: u32) -> WatchId {
 /// The servers of a bit mask.
 fn bits(mask: u64) -> impl Iterator<Item = usize> {
     (0..SERVERS_LIMIT).filter(move |server| mask & (1 << server) != 0)
+}
+
+/// Returns the canonical text of a name.
+///
+/// # Errors
+/// W2, X6: no resource of the type can have the name.
+pub(crate) fn check_name<'n>(name: &'n str, type_url: &TypeUrl) -> Result<Cow<'n, str>, WatchError> {
+    received::check_name(name, type_url).map_err(|reason| WatchError::Name {
+        type_url: type_url.clone(),
+        name: name.to_owned(),
+        reason: Box::new(reason),
+    })
+}
+
+/// # Errors
+/// W2: a key has a control character.
+pub(crate) fn check_parameters(parameters: &Parameters) -> Result<(), WatchError> {
+    let is_invalid = |key: &str| key.bytes().any(|byte| byte.is_ascii_control());
+    let invalid = parameters.own().find(|(key, _)| is_invalid(key));
+    invalid.map_or(Ok(()), |(key, _)| Err(WatchError::InvalidKey { key: Arc::clone(key) }))
 }
 
 /// How many servers a client may have.

@@ -41,6 +41,7 @@
 //! | `references` | the resources that a payload names |
 //! | `field_path` | names in payloads of types that the tables do not have |
 //! | `resource`, `variants` | a resource as a source commits it, and as the cache stores it |
+//! | `payload` | the message in a resource, decoded once for all readers |
 //! | `known_type` | how the protocol serves each type, as data |
 //! | `constraint`, `parameters` | the condition of a variant, and the parameters of a subscription |
 //! | [`matching`] | [`VariantSet`]: finds the variant for given parameters, and proves that no other one matches |
@@ -78,6 +79,7 @@ pub use mapping::{
 pub use matching::VariantSet;
 pub use name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 pub use parameters::Parameters;
+pub use payload::{Payload, Raw, ResourceType, decode_message};
 pub use references::target_of_field;
 pub use resource::{PAYLOAD_LIMIT_BYTES, Resource, ResourceError, VariantId};
 pub use rollout::{
@@ -85,7 +87,7 @@ pub use rollout::{
     RunningCandidate,
 };
 pub use shortened::shortened;
-pub use variants::{Variant, Variants};
+pub use variants::{Decoded, Variant, Variants};
 pub use xdstp::{XdstpError, XdstpName, XdstpUrl};
 
 mod access;
@@ -101,6 +103,7 @@ mod mapping;
 pub mod matching;
 mod name;
 mod parameters;
+mod payload;
 mod protocol;
 pub mod proxy;
 mod references;

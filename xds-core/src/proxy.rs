@@ -32,6 +32,7 @@
 //! | `stream_state` | the streams of a route, and the types that each of them subscribes to |
 //! | `linger` | upstream subscriptions that no downstream subscription relies on |
 //! | `trial` | responses that a few clients try first |
+//! | `local` | subscriptions of the program itself |
 //! | [`view`] | reads of the cache in the process, by generation, without rejected types |
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,12 +49,15 @@ use linger::IdleSubscriptions;
 use name::Names;
 use parameter_table::ParameterTable;
 use room::WithoutRoom;
+use route::Authorities;
 use set::Sets;
 use trial::ResponseTrial;
 use upstreams::{NewClients, Pending, UpstreamClient};
+use view::View;
 
 pub use config::{ProxyConfig, Sharing, UpstreamKind};
-pub use route::Route;
+pub use local::{LocalStream, LocalSubscription, SubscribeError};
+pub use route::{Route, RouteKind};
 pub use set::{SetChange, SetId};
 
 #[cfg(test)]
@@ -64,6 +68,9 @@ mod config;
 #[cfg(test)]
 mod fixture;
 mod linger;
+mod local;
+#[cfg(test)]
+mod local_tests;
 #[cfg(test)]
 mod migration_tests;
 mod name;
@@ -73,6 +80,8 @@ mod pairing;
 mod parameter_table;
 #[cfg(test)]
 mod random_tests;
+#[cfg(test)]
+mod refused_later_tests;
 #[cfg(test)]
 mod removals_tests;
 mod room;
@@ -108,6 +117,7 @@ pub struct Proxy {
     subscriptions: OnDemandSubscriptions,
     names: Names,
     parameters: ParameterTable,
+    authorities: Authorities,
     upstreams: BTreeMap<Route, UpstreamClient>,
     /// Upstream subscriptions whose stream would be one too many.
     without_stream: WithoutRoom,
@@ -167,6 +177,7 @@ impl Proxy {
         let cache = Cache::on_demand_in_groups(ExcludedAuthorities::new(config.authorities.clone()));
         let subscriptions = cache.on_demand_subscriptions().expect("the cache is on demand");
         Self {
+            authorities: Authorities::new(&clients(&Route::SHARED)),
             config,
             cache,
             subscriptions,
@@ -189,6 +200,28 @@ impl Proxy {
     #[must_use]
     pub fn cache(&self) -> &Arc<Cache> {
         &self.cache
+    }
+
+    /// The [authorities](Route::authority) of its shared clients, each for other servers.
+    #[must_use]
+    pub fn authorities(&self) -> BTreeSet<Option<Arc<str>>> {
+        self.authorities.all()
+    }
+
+    /// The [authority](Route::authority) of the shared client that subscribes to the names of an authority; `None`
+    /// if no servers are configured for it (X15).
+    #[must_use]
+    pub fn authority_of(&self, authority: &str) -> Option<Option<Arc<str>>> {
+        self.authorities.of_authority(authority)
+    }
+
+    /// A view of what the shared client of an [authority](Route::authority) brings.
+    #[must_use]
+    pub fn view(&self, authority: &Option<Arc<str>>) -> View {
+        let view = View::of(&self.cache, self.authorities.names_of(authority));
+        let route = Route { authority: authority.clone(), kind: RouteKind::Shared };
+        self.health(&route).into_iter().for_each(|health| view.follow(health));
+        view
     }
 
     /// Takes changed subscriptions of its streams, of which each has its turn, and not too many at once:

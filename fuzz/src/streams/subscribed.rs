@@ -45,6 +45,11 @@ impl Subscribed {
         held.retain(|key, received| {
             received.version.is_empty() || names.iter().filter(|name| **name == key.name).count() == 1
         });
+        // T25b: a variant without constraints is the plain name, and so it is brought.
+        let is_plain = |key: &Key| key.canon.as_deref() == Some(Constraints::NONE.canon());
+        let brought =
+            |(key, received)| (if is_plain(&key) { Key { canon: None, ..key } } else { key }, received);
+        let held = held.into_iter().map(brought).collect();
         Self {
             known: KnownType::of(type_url),
             derived: derived.clone(),

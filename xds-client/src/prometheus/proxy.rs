@@ -26,12 +26,11 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use xds_core::client::health::SyncState;
 use xds_core::proxy::{ProxyCounts, ProxyLoad};
 
-use super::{Learned, Types};
+use super::{Learned, Types, gauges, word};
 use crate::client::ServerState;
-use crate::proxy::{CacheFile, Proxy, Route};
+use crate::proxy::{CacheFile, Proxy, Route, RouteKind};
 
 /// Registers the metrics of a proxy; call it once for each registry. It does not keep the proxy
 /// alive.
@@ -184,33 +183,11 @@ fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: usi
     ConstGauge::new(value as i64).encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
 }
 
-fn gauges<L: EncodeLabelSet>(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    values: BTreeMap<L, i64>,
-) -> fmt::Result {
-    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for (labels, value) in values {
-        ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
-    }
-    Ok(())
-}
-
 fn kind(route: &Route) -> &'static str {
-    match route {
-        Route::Shared => "shared",
-        Route::Node(_) => "node",
-        Route::Alone(_) => "alone",
-        Route::SideStream { .. } => "aside",
-    }
-}
-
-fn word(state: &SyncState) -> &'static str {
-    match state {
-        SyncState::Requested => "requested",
-        SyncState::Synced(_) => "synced",
-        SyncState::Stale(_) => "stale",
-        SyncState::Rejected(..) => "rejected",
+    match route.kind {
+        RouteKind::Shared => "shared",
+        RouteKind::Node(_) => "node",
+        RouteKind::Alone(_) => "alone",
+        RouteKind::SideStream { .. } => "aside",
     }
 }

@@ -100,7 +100,7 @@ impl ProxyBuilder {
         let Self { mut config, settings, last_good } = self;
         config.authorities.extend(settings.bootstrap.authorities.keys().cloned());
         // Report an invalid configuration now, not when the first client connects.
-        let shared_client = settings.builder(&Route::Shared, &config);
+        let shared_client = settings.builder(&Route::SHARED, &config);
         let plan = shared_client.plan()?;
         let (of_clients, of_proxy) = (settings.clone(), config.clone());
         let mut machine = Machine::new(config.clone(), move |route| {
@@ -135,21 +135,23 @@ impl ProxyBuilder {
         machine.restore(Duration::ZERO, sets, restored);
         let cache = Arc::clone(machine.cache());
         let start = Instant::from_std(cache.epoch(Instant::now().into_std()));
+        let views = machine.authorities().into_iter().map(|of| (of, OnceLock::new())).collect();
         let state = ProxyState { machine, clients: BTreeMap::new(), armed: None, is_closed: false };
         let shared = Arc::new(ProxyHub {
             state: Mutex::new(state),
             start,
-            view: OnceLock::new(),
+            views,
             cache,
             config,
             settings,
             persist,
             probe: OnceLock::new(),
             runtime: runtime.clone(),
+            event: Notify::new(),
             wake: Notify::new(),
         });
-        let client = shared.connect(&Route::Shared, &shared_client, plan)?;
-        shared.lock().clients.insert(Route::Shared, client);
+        let client = shared.connect(&Route::SHARED, &shared_client, plan)?;
+        shared.lock().clients.insert(Route::SHARED, client);
         if let (Some(persist), Some(file)) = (&shared.persist, file) {
             runtime.spawn(Arc::clone(persist).run(file));
         }

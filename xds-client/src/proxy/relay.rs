@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use xds_core::client::health::Status;
 use xds_core::client::{self as machine, Client as ClientMachine, Effects};
 use xds_core::proxy::Route;
-use xds_core::{ClientOutcome, Delivery};
+use xds_core::{ClientOutcome, Delivery, TypeUrl};
 use xds_proto::service::SERVICES;
 
 use super::ProxyHub;
@@ -42,7 +42,7 @@ impl Owner for Relay {
     fn end(&self, server: usize, status: Option<Status>, event: &mut ClientEvent<'_>) -> Option<Effects> {
         // A server that refuses a type on the aggregated service may have a service for the type,
         // and vice versa. The next server is tried on the aggregated service first.
-        if matches!(self.route, Route::SideStream { .. }) {
+        if self.route.side_stream_type().is_some() {
             let is_refused = status.as_ref().is_some_and(Status::may_mean_a_type);
             let asked_it = self.asks_own_service.load(Ordering::Relaxed);
             self.asks_own_service.store(is_refused && !asked_it, Ordering::Relaxed);
@@ -54,18 +54,11 @@ impl Owner for Relay {
     }
 
     fn path(&self, protocol: machine::Protocol) -> Option<String> {
-        let Route::SideStream { type_url, .. } = &self.route else { return None };
+        let type_url = self.route.side_stream_type()?;
         let asks_own_service = self.asks_own_service.load(Ordering::Relaxed);
-        self.shared.lock().machine.on_own_service(&self.route, asks_own_service);
-        if !asks_own_service {
-            return None;
-        }
-        let service = SERVICES.iter().find(|service| service.type_url == type_url.as_str())?;
-        let method = match protocol {
-            machine::Protocol::Sotw => service.sotw,
-            machine::Protocol::Delta => service.delta,
-        };
-        Some(format!("/{}/{}", service.service, method?))
+        let path = own_service(type_url, protocol).filter(|_| asks_own_service);
+        self.shared.lock().machine.on_own_service(&self.route, path.is_some());
+        path
     }
 
     fn try_first(&self, server: usize, frame: &Bytes) -> Option<Delivery> {
@@ -87,5 +80,31 @@ impl Owner for Relay {
 
     fn abandon(&self) {
         self.shared.lock().machine.abandon();
+    }
+}
+
+/// The path of the service of a type; `None` if the type has none for this protocol.
+fn own_service(type_url: &TypeUrl, protocol: machine::Protocol) -> Option<String> {
+    let service = SERVICES.iter().find(|service| service.type_url == type_url.as_str())?;
+    let method = match protocol {
+        machine::Protocol::Sotw => service.sotw,
+        machine::Protocol::Delta => service.delta,
+    };
+    Some(format!("/{}/{}", service.service, method?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: the streams of types outside of the table counted as streams of their own service.
+    #[test]
+    fn g4b_only_a_type_with_a_method_has_a_service_of_its_own() {
+        let of = |type_url: &str, protocol| own_service(&type_url.into(), protocol);
+        let hosts = "type.googleapis.com/envoy.config.route.v3.VirtualHost";
+        assert_eq!(of("type.googleapis.com/acme.Thing", machine::Protocol::Delta), None);
+        assert_eq!(of(hosts, machine::Protocol::Sotw), None);
+        let path = "/envoy.service.route.v3.VirtualHostDiscoveryService/DeltaVirtualHosts";
+        assert_eq!(of(hosts, machine::Protocol::Delta).as_deref(), Some(path));
     }
 }

@@ -1,6 +1,5 @@
 //! A variant that was received and found valid.
 
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +9,7 @@ use bytes::Bytes;
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, TypeUrl};
 use crate::resource::VariantId;
-use crate::variants::Variant;
-
-/// A payload as the program uses it. Only the typed layer knows the type behind `Any`.
-pub type Decoded = Arc<dyn Any + Send + Sync>;
+use crate::variants::{Decoded, Variant};
 
 /// Decodes a payload for the program, or returns the error, which becomes part of the NACK. Called
 /// once for each payload that changed.
@@ -26,8 +22,6 @@ pub struct Accepted {
     /// The name of the server that sent it; empty for a restored variant.
     pub server: Arc<str>,
     pub(super) variant: Arc<Variant>,
-    /// The payload as the typed layer decoded it; `None` if the type is watched as bytes only.
-    pub decoded: Option<Decoded>,
     /// The version that the server gave it: in delta its own, in SotW that of the response. Opaque
     /// (S31, D22).
     pub version: Arc<str>,

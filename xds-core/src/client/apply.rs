@@ -7,11 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::WatchId;
-use super::accepted::{Accepted, Decoded};
+use super::accepted::Accepted;
 use super::cache_changes::{CacheChanges, RemovalReason, VariantKey};
 use super::config::Relay;
 use super::preview::Refusal;
-use super::received::{Payload, ReceivedResponse, Removal, Unreadable};
+use super::received::{ReceivedPayload, ReceivedResponse, Removal, ReportedError, Unreadable};
 use super::rejection::{Reason, Rejection};
 use super::resource_failure::ResourceFailure;
 use super::resource_state::ResourceState;
@@ -26,6 +26,7 @@ use crate::constraint::Constraints;
 use crate::name::ResourceName;
 use crate::protocol::Protocol;
 use crate::resource::VariantId;
+use crate::variants::Decoded;
 
 mod refused;
 mod removals;
@@ -236,7 +237,8 @@ impl<'c> Applier<'c> {
     /// Applies the response as one step, without waiting for other responses (D32, T31).
     fn apply(&mut self, mut response: ReceivedResponse<'_>) {
         self.applied.rejections = std::mem::take(&mut response.rejections);
-        let removed = self.without_contradictions(&mut response);
+        let mut removed = self.without_contradictions(&mut response);
+        leave_to_refusals(&mut removed, &response.errors);
         for received in std::mem::take(&mut response.resources) {
             self.apply_resource(received);
         }
@@ -282,7 +284,7 @@ impl<'c> Applier<'c> {
         }
         let mut contradicted: BTreeMap<ResourceName, BTreeSet<Constraints>> = BTreeMap::new();
         response.resources.retain(|received| {
-            let is_removed = received.payload != Payload::Absent
+            let is_removed = received.payload != ReceivedPayload::Absent
                 && removals.get(&*received.name).is_some_and(|of_name| {
                     of_name.contains(&None) || of_name.contains(&Some(&received.constraints))
                 });
@@ -345,11 +347,13 @@ impl<'c> Applier<'c> {
             }
             let variants = resources.and_then(|resources| resources.get(&key.0));
             let Some(variant) = variants.and_then(|variants| variants.get(&key.1)) else { continue };
+            if let Some(decoded) = decoded {
+                variant.keep_decoded(decoded);
+            }
             let accepted = Arc::new(Accepted {
                 type_url: self.watched.type_url.clone(),
                 server: Arc::clone(&self.sender().config.name),
                 variant: Arc::clone(variant),
-                decoded,
                 version: Arc::clone(&version),
                 generation: self.sender().generation,
                 is_restored: false,
@@ -378,6 +382,14 @@ impl<'c> Applier<'c> {
     }
 }
 
+/// C9c, G4: a server that does not serve a type knows of no resource. It adds the removal for clients that do not
+/// read errors.
+fn leave_to_refusals(removed: &mut Vec<Removal>, errors: &[ReportedError]) {
+    let refused = errors.iter().filter(|error| error.code == Code::UNIMPLEMENTED);
+    let refused: BTreeSet<_> = refused.map(|error| &error.name).collect();
+    removed.retain(|removal| removal.constraints.is_some() || !refused.contains(&removal.name));
+}
+
 impl WatchedType {
     /// Stores a variant among those of its name. Returns the variant with the same constraints that
     /// it replaced.
@@ -399,7 +411,7 @@ impl StoredVariant {
         self.expires.map(|at| (at, of_type, accepted.name().clone(), accepted.constraints().clone()))
     }
 
-    fn forget_expiry(&self, of_type: usize, expiries: &mut BTreeSet<Expiry>) {
+    pub(super) fn forget_expiry(&self, of_type: usize, expiries: &mut BTreeSet<Expiry>) {
         self.expiry(of_type).inspect(|expiry| _ = expiries.remove(expiry));
     }
 

@@ -185,6 +185,16 @@ fn c9c_an_error_beats_the_removal_of_the_same_name() {
     }
 }
 
+/// Regression: a client that fell back to a server that did not serve the type dropped its copy.
+#[test]
+fn c9c_g4_a_removal_beside_the_error_of_a_type_that_is_not_served_removes_nothing() {
+    for fail in [false, true] {
+        let found = row(Protocol::Delta, fail, true, |f: &mut Fixture| f.get("CDS v2 n2: -a a!12"));
+        let expected = "1 beside UNIMPLEMENTED";
+        assert_eq!(found, (format!("a: {expected}"), expected.to_owned(), ResourceStatus::ReceivedError));
+    }
+}
+
 #[test]
 fn c9b_d28_what_was_removed_is_kept_for_those_who_had_it_only() {
     for gone in ["-r", "r!5"] {

@@ -369,7 +369,7 @@ fn p4_1_what_is_needed_next_begins_at_the_first_server() {
 }
 
 /// Servers 0 and 1; old names at 0, `one` at 0 with parameters, `two` at 1.
-fn of_authorities() -> Fixture {
+pub(super) fn of_authorities() -> Fixture {
     of_authorities_with(Protocol::Sotw, ErrorPolicy::default())
 }
 

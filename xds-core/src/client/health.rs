@@ -46,7 +46,7 @@
 //! health.request(now, &things);
 //! health.on_open(now);
 //! for type_url in [&clusters, &things] {
-//!     health.on_subscribe(now, type_url);
+//!     health.on_subscribe(now, type_url, false);
 //! }
 //! assert!(health.on_response(&clusters).is_empty(), "nothing is known of the other");
 //! let status = Status { code: Code(12), message: "no such type".into() };
@@ -94,7 +94,7 @@ pub struct Health {
     phase: StreamPhase,
     types: BTreeMap<TypeUrl, RequestedType>,
     search: CulpritSearch,
-    /// How many streams in a row ended because of a type, without any response.
+    /// How many streams in a row ended because of a type, before any response and before any type was pending.
     searches: u32,
 }
 
@@ -194,13 +194,15 @@ impl Health {
     }
 
     /// The main stream subscribed to a type, as [allowed](Self::may_subscribe): the timeout of its
-    /// response starts.
-    pub fn on_subscribe(&mut self, now: Duration, type_url: &TypeUrl) {
+    /// response starts. `has_version`: the request has the version of the stream before, as in SotW, so a server
+    /// without news sends nothing. Such a type is pending soon.
+    pub fn on_subscribe(&mut self, now: Duration, type_url: &TypeUrl, has_version: bool) {
         debug_assert!(
             self.is_open() && self.may_subscribe(type_url),
             "the stream subscribed to {type_url}, which it may not"
         );
-        let timeout = self.resource_timeout;
+        let timeout =
+            if has_version { WITHOUT_NEWS.min(self.resource_timeout) } else { self.resource_timeout };
         let Some(requested) = self.types.get_mut(type_url).filter(|requested| !requested.is_subscribed)
         else {
             return;
@@ -297,6 +299,7 @@ impl Health {
                 requested.deadline = None;
                 if requested.is_subscribed {
                     self.search.clear(type_url);
+                    self.searches = 0;
                 }
             }
         }
@@ -488,5 +491,7 @@ impl RequestedType {
     }
 }
 
+/// How long a server that may have no news has for them.
+const WITHOUT_NEWS: Duration = Duration::from_millis(500);
 const FIRST_PROBE: Duration = Duration::from_secs(30);
 const LONGEST_PROBE: Duration = Duration::from_secs(600);

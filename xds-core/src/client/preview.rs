@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::Client;
 use super::apply::status_of_refused;
 use super::cache_changes::{CacheChanges, RemovalReason};
-use super::received::{Payload, ReceivedResource, ReceivedResponse, Removal};
+use super::received::{ReceivedPayload, ReceivedResource, ReceivedResponse, Removal};
 use super::watched_type::WatchedType;
 use crate::cache::{Audience, Cache, Candidate};
 use crate::extras::Extras;
@@ -99,9 +99,9 @@ impl Client {
         name: &ResourceName,
     ) -> Option<Resource> {
         let (payload, is_redirect) = match received.payload {
-            Payload::Message(payload) => (payload, false),
-            Payload::Redirect(payload) => (payload, true),
-            Payload::Absent => return None,
+            ReceivedPayload::Message(payload) => (payload, false),
+            ReceivedPayload::Redirect(payload) => (payload, true),
+            ReceivedPayload::Absent => return None,
         };
         // T43c: a resource that is valid for one locator only is not for other clients to try.
         if received.is_plain || received.do_not_cache || is_set(name.as_str()) {

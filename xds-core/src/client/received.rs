@@ -40,7 +40,7 @@ pub(super) struct ReceivedResource<'f> {
     pub(super) constraints: Constraints,
     /// Whether it came under a plain name, which does not say which clients it is for (T43c).
     pub(super) is_plain: bool,
-    pub(super) payload: Payload<'f>,
+    pub(super) payload: ReceivedPayload<'f>,
     /// Its own version; empty in SotW without a wrapper.
     pub(super) version: &'f str,
     pub(super) ttl: Option<Duration>,
@@ -51,7 +51,7 @@ pub(super) struct ReceivedResource<'f> {
 
 /// The payload of a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Payload<'f> {
+pub(super) enum ReceivedPayload<'f> {
     /// The encoded message.
     Message(&'f [u8]),
     /// X14: the encoded locator of the resource that this name redirects to.
@@ -198,11 +198,11 @@ impl<'f> ReceivedResponse<'f> {
             }
         }
         received.payload = match payload {
-            None => Payload::Absent,
-            Some((any_type, value)) if any_type == type_url.as_str() => Payload::Message(value),
+            None => ReceivedPayload::Absent,
+            Some((any_type, value)) if any_type == type_url.as_str() => ReceivedPayload::Message(value),
             // X14: only a new-style name can be a redirect.
             Some((RESOURCE_LOCATOR, value)) if XdstpName::is_new_style(&received.name) => {
-                Payload::Redirect(value)
+                ReceivedPayload::Redirect(value)
             }
             Some((any_type, _)) => {
                 self.rejections.push(wrong_type(Some(ResourceName::new(&*received.name)), any_type));
@@ -266,7 +266,7 @@ impl<'f> ReceivedResource<'f> {
             name,
             constraints: Constraints::NONE,
             is_plain: true,
-            payload: Payload::Message(payload),
+            payload: ReceivedPayload::Message(payload),
             version: "",
             ttl: None,
             aliases: Vec::new(),

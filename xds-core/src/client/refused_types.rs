@@ -8,9 +8,12 @@ use super::effects::{Effects, Touched};
 use super::health::{Health, Status};
 use super::received::ReceivedResponse;
 use super::resource_failure::ResourceFailure;
-use super::watched_type::entry_number;
-use super::{Client, watch_id};
+use super::resource_state::ResourceStatus;
+use super::watched_type::{WatchEntry, entry_number};
+use super::{Client, WatchId, watch_id};
 use crate::code::Code;
+use crate::name::TypeUrl;
+use crate::resource::VariantId;
 
 impl Client {
     /// The state of each type on a server; `None` for a client of a proxy.
@@ -42,11 +45,26 @@ impl Client {
 
     /// A request of a type goes to a server on its open stream.
     pub(super) fn note_requested(&mut self, now: Duration, server: usize, of_type: usize) {
-        let type_url = &self.store.types[of_type].type_url;
+        let (type_url, has_version) =
+            (&self.store.types[of_type].type_url, self.has_version(server, of_type));
         let health = self.servers[server].health.as_mut();
         if let Some(health) = health.filter(|health| health.may_subscribe(type_url)) {
-            health.on_subscribe(now, type_url);
+            health.on_subscribe(now, type_url, has_version);
         }
+    }
+
+    /// Whether a stream has a version of the type from the stream before (S32).
+    fn has_version(&self, server: usize, of_type: usize) -> bool {
+        let upstream = &self.servers[server];
+        let version = upstream.types.get(of_type).map(|of_type| &of_type.version);
+        !upstream.is_delta() && upstream.is_open() && version.is_some_and(|version| !version.is_empty())
+    }
+
+    /// The same for a type of a proxy, on any stream.
+    pub(crate) fn brings_version(&self, type_url: &TypeUrl) -> bool {
+        let of_type = self.store.number_of(type_url.as_str());
+        let mut servers = 0..self.servers.upstreams.len();
+        of_type.is_some_and(|of_type| servers.any(|server| self.has_version(server, of_type)))
     }
 
     /// A watcher left. Without another one of the type, its state is not needed any more.
@@ -79,8 +97,13 @@ impl Client {
         effects: &mut Effects,
     ) -> bool {
         self.release_types(server);
-        let Some(health) = &mut self.servers[server].health else {
-            return std::mem::take(&mut self.servers[server].is_end_explained);
+        let upstream = &mut self.servers[server];
+        let Some(health) = &mut upstream.health else {
+            let is_explained = std::mem::take(&mut upstream.is_end_explained);
+            if let Some((of_type, status)) = upstream.refused.take() {
+                self.on_type_refused(now, server, of_type, &status, effects);
+            }
+            return is_explained;
         };
         let before: Vec<_> = health.isolated().cloned().collect();
         let text = status.clone();
@@ -99,14 +122,42 @@ impl Client {
         self.servers[server].is_end_explained = true;
     }
 
-    /// A response came, with resources, or with this status for the type as a whole.
+    /// The stream of a server that ends now does so because the server does not serve this type, as the proxy knows.
+    pub(crate) fn refuse_type(&mut self, server: usize, type_url: &TypeUrl, status: Status) {
+        self.servers[server].refused = self.store.number_of(type_url.as_str()).zip(Some(status));
+    }
+
+    /// A response came, with resources, or with this status for all that it names.
     pub(super) fn answer_health(&mut self, server: usize, of_type: usize, refused: Option<Status>) {
+        if refused.is_some() && !self.refuses_all(server, of_type) {
+            return;
+        }
         let Some(health) = &mut self.servers[server].health else { return };
         let type_url = &self.store.types[of_type].type_url;
         _ = match refused {
             Some(status) => health.on_rejected(type_url, status),
             None => health.on_response(type_url),
         };
+    }
+
+    /// Whether a server refuses all that is subscribed to of a type. A server that is a proxy of several control
+    /// planes may refuse a type for the names of one of them.
+    fn refuses_all(&self, server: usize, of_type: usize) -> bool {
+        let health = self.servers[server].health.as_ref();
+        let is_refused = |health: &Health| health.refusal(&self.store.types[of_type].type_url).is_some();
+        // Nothing changes then, and a client of a proxy may make up names without end.
+        if health.is_some_and(is_refused) {
+            return true;
+        }
+        let mut entries = self.store.types[of_type].entries.iter().map(|(_, entry)| entry);
+        entries.all(|entry| entry.subscribed_on & 1 << server == 0 || entry.is_refused())
+    }
+
+    /// As [`refuses_all`](Self::refuses_all), for a proxy.
+    pub(crate) fn refuses_type(&self, type_url: &TypeUrl) -> bool {
+        let of_type = self.store.number_of(type_url.as_str());
+        let mut servers = 0..self.servers.upstreams.len();
+        of_type.is_some_and(|of_type| servers.all(|server| self.refuses_all(server, of_type)))
     }
 
     /// Types that wait too long for a response, and those that are tried again.
@@ -138,6 +189,24 @@ impl Client {
         Some(failure_of(health.refusal(type_url)?, health.refused_at(type_url)))
     }
 
+    /// G4: drops what a proxy has for a watch that the server refuses now, as it does not serve the type (any
+    /// more), and returns the dropped variants. Whoever subscribes later has the status, and no stale content. To be
+    /// called when the clients of the proxy have the status, so that none of them takes this for a removal.
+    pub(crate) fn drop_refused(&mut self, watch: WatchId) -> Vec<VariantId> {
+        let entry = self.store.entry(watch);
+        if !entry.is_refused() {
+            return Vec::new();
+        }
+        self.store.drop_refused(watch.place().0, self.store.names_of(watch))
+    }
+
+    /// The variants of the names of a watch.
+    pub(crate) fn variants_of(&self, watch: WatchId) -> Vec<VariantId> {
+        let names = &self.store.types[watch.place().0].names;
+        let named = self.store.names_of(watch).into_iter().filter_map(|name| names.get(&name));
+        named.flat_map(|named| &named.variants).map(|stored| stored.accepted.id()).collect()
+    }
+
     /// Watchers of a type have the status of the server.
     fn on_type_refused(
         &mut self,
@@ -153,11 +222,13 @@ impl Client {
             if entry.watchers == 0 || authority.in_use().last() != Some(&server) {
                 continue;
             }
-            let before = entry.state.view();
+            let (before, was_refused) = (entry.state.view(), entry.is_refused());
             entry.awaited = None;
             entry.state.on_error(Arc::clone(&failure), self.servers.upstreams[server].config.errors);
             entry.state.server = Some(server);
-            if !before.is_same(&entry.state.view()) {
+            // An outage, whose error a view shows first, hides nothing from a proxy.
+            let is_news = self.relay.is_some() && !was_refused && entry.is_refused();
+            if is_news || !before.is_same(&entry.state.view()) {
                 let watch = watch_id(of_type, entry_number(at));
                 effects.touched.push(Touched { watch, member: None });
             }
@@ -187,6 +258,14 @@ impl Client {
         if let Some(health) = &mut self.servers[server].health {
             health.release(&self.store.types[of_type].type_url);
         }
+    }
+}
+
+impl WatchEntry {
+    /// Whether the server says that it does not serve the type.
+    pub(super) fn is_refused(&self) -> bool {
+        let code = self.state.error.as_ref().map(|error| error.code);
+        self.state.status == ResourceStatus::ReceivedError && code == Some(Code::UNIMPLEMENTED)
     }
 }
 

@@ -3,6 +3,7 @@
 use super::fixture::Fixture;
 use super::health::{Status, SyncState};
 use super::*;
+use crate::payload::Raw;
 
 const BOTH: [Protocol; 2] = [Protocol::Sotw, Protocol::Delta];
 
@@ -139,6 +140,23 @@ fn g4_the_answer_that_a_type_is_not_served_ends_no_stream() {
     }
 }
 
+/// The next stream began without it, so the server reported it as absent (seed 206 of the simulator).
+#[test]
+fn g4_what_a_client_keeps_of_a_refused_type_is_in_the_first_request_of_the_next_stream() {
+    let mut f = Fixture::with(Protocol::Delta, ErrorPolicy::default());
+    let x = f.watch("X", "a");
+    f.sent(0);
+    f.get("X v1 n1: a=1");
+    f.get("X v1 n2: a!12");
+    assert_eq!(f.view(x), format!("1 beside {}", Code::UNIMPLEMENTED));
+    f.end(0);
+    assert_eq!(f.connect(0), "node X +a (a:?)");
+    f.get("X v1 n1: a!12");
+    assert_eq!(f.view(x), format!("1 beside {}", Code::UNIMPLEMENTED));
+    f.get("X v1 n2: a=1");
+    assert_eq!(f.view(x), "1");
+}
+
 /// C15: what serves no type at all is no server, as an HTTP proxy without a route to it.
 #[test]
 fn g4b_c15_a_server_that_refuses_all_types_has_failed() {
@@ -197,5 +215,41 @@ fn g4b_no_timer_is_left_of_a_type_that_nobody_watches() {
         f.watch("X", "b");
         f.sent(0);
         assert!(f.client.health(0).unwrap().next_deadline().is_some(), "{protocol:?}");
+    }
+}
+
+/// The control plane is replaced by an older one, and by a newer one again.
+#[test]
+fn g4b_a88_watchers_of_a_type_that_is_refused_later_keep_what_they_have_beside_its_status() {
+    for (protocol, code) in BOTH.into_iter().flat_map(|protocol| CODES.map(|code| (protocol, code))) {
+        let (mut server, others, named) = ten(protocol, code);
+        server.refused.clear();
+        let all = server.f.watch("X", "*");
+        server.run_until(Duration::from_secs(2));
+        let what = format!("{protocol:?} {code}");
+        assert_eq!((server.f.view(named), server.f.view(others[0])), ("1".into(), "1".into()), "{what}");
+        server.told.clear();
+        server.refused.push("X");
+        server.f.end(0);
+        server.run_until(Duration::from_secs(10));
+        let shown = if code == Code::NOT_FOUND { Code::UNAVAILABLE } else { code };
+        assert_eq!(server.f.view(named), format!("1 beside {shown}"), "{what}");
+        assert_eq!(server.f.view(all), shown.to_string(), "{what}: the set as a whole");
+        let member = server.f.client.member_view(all, &"a".into());
+        assert!(member.copy.is_some() && member.error.is_none(), "{what}: {member:?}");
+        let of_refused: Vec<_> =
+            server.told.iter().filter(|told| told.contains(&shown.to_string())).collect();
+        assert_eq!(of_refused.len(), 2, "{what}: once each: {of_refused:?}");
+        let read = |server: &Server, type_name| {
+            let guard = server.f.client.read::<Raw>(fixture::url(type_name), None);
+            matches!(guard.route(), ReadRoute::Cache(_))
+        };
+        assert!(!read(&server, "X") && read(&server, "CDS"), "{what}");
+        assert!(others.iter().all(|other| server.f.view(*other) == "1"), "{what}");
+        server.refused.clear();
+        server.f.end(0);
+        server.run_until(Duration::from_secs(20));
+        assert_eq!(server.f.view(named), "1", "{what}");
+        assert!(server.f.client.view(all).is_complete && read(&server, "X"), "{what}");
     }
 }

@@ -386,9 +386,9 @@ impl WatchEntry {
 /// that are in use, came from this server, and have a single variant.
 ///
 /// Other members of a glob or wildcard are listed with a version that no resource has. Otherwise
-/// the server would not report that they were removed in the meantime. So are all resources during a
-/// fallback (C15): the next server may replace one before this server answers, and this server would
-/// then not send it (D21).
+/// the server would not report that they were removed in the meantime. So are resources of a type
+/// that is refused (G4), and all resources during a fallback (C15): the next server may replace one
+/// before this server answers, and this server would then not send it (D21).
 fn initial_versions(
     watched: &WatchedType,
     added: &[u32],
@@ -410,7 +410,8 @@ fn initial_versions(
                     stored.version.as_ref()
                 }
             }
-            [_, ..] if entry.is_collection() => UNKNOWN_VERSION,
+            // G4: a server that does not serve the type reports as absent what the client does not bring.
+            [_, ..] if entry.is_collection() || entry.is_refused() => UNKNOWN_VERSION,
             [] | [_, ..] => return,
         };
         versions.insert(name.as_str().to_owned(), version.to_owned());

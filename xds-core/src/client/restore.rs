@@ -58,11 +58,13 @@ impl Client {
                 let gone = named.variants.extract_if(.., is_gone);
                 self.store.not_restored.extend(gone.map(|older| older.accepted.id()));
             }
+            if let Some(decoded) = decoded {
+                variant.keep_decoded(decoded);
+            }
             let accepted = Arc::new(Accepted {
                 type_url: id.type_url.clone(),
                 server: Arc::default(),
                 variant,
-                decoded,
                 version: Arc::clone(&version),
                 generation: 0,
                 is_restored: true,

@@ -80,6 +80,15 @@ impl Store {
         self.types[of_type].entry_mut(at)
     }
 
+    /// The name of a watch, or the names of its members.
+    pub(super) fn names_of(&self, watch: WatchId) -> Vec<ResourceName> {
+        let (entry, aliases) = (self.entry(watch), &self.types[watch.place().0].aliases);
+        match &entry.members {
+            None => vec![aliases.get(&entry.name).unwrap_or(&entry.name).clone()],
+            Some(members) => members.keys().cloned().collect(),
+        }
+    }
+
     /// The number of a type, if the type is known.
     pub(super) fn number_of(&self, type_url: &str) -> Option<usize> {
         self.type_numbers.get(type_url).copied()
@@ -117,7 +126,9 @@ impl Store {
         let watched = &mut self.types[of_type];
         let real = watched.aliases.get(&watched.entry(at).name).cloned();
         let entry = watched.remove(at);
-        let refused = watched.refused.extract_if(.., |(of, _), _| *of == at).map(|((_, name), _)| name);
+        let first = |of: u32| (of, ResourceName::from(""));
+        let refused = watched.refused.extract_if(first(at)..first(at + 1), |_, _| true);
+        let refused = refused.map(|((_, name), _)| name);
         let mut transaction = Transaction::new();
         for name in refused.collect::<Vec<_>>() {
             let locator = Locator { name, parameters: entry.parameters.clone() };
@@ -139,13 +150,17 @@ impl Store {
         let (mut removed, mut watching) = (Vec::new(), Vec::new());
         let watched = &mut self.types[of_type];
         for name in names {
+            // Most names that clients make up have no variant.
+            if watched.names.get(name).is_none_or(|named| named.variants.is_empty()) {
+                watched.forget_if_empty(name);
+                continue;
+            }
             watched.watching(name.as_str(), &mut watching);
-            let watched_with: Vec<_> =
-                watching.iter().map(|at| watched.entry(*at).parameters.clone()).collect();
             let Some(named) = watched.names.get_mut(name) else { continue };
+            let entries = &watched.entries;
             removed.extend(named.variants.extract_if(.., |stored| {
                 let constraints = stored.accepted.constraints();
-                !watched_with.iter().any(|parameters| constraints.matches(parameters))
+                !watching.iter().any(|at| constraints.matches(&entries[*at as usize].parameters))
             }));
             watched.forget_if_empty(name);
         }
@@ -171,6 +186,33 @@ impl Store {
         }
         remove_from(&self.cache, removed.iter().cloned());
         (removed, senders)
+    }
+
+    /// Removes the variants of these names whose watches are all [refused](WatchEntry::is_refused). Returns the
+    /// removed variants.
+    pub(super) fn drop_refused(&mut self, of_type: usize, names: Vec<ResourceName>) -> Vec<VariantId> {
+        let watched = &mut self.types[of_type];
+        let (mut removed, mut watching) = (Vec::new(), Vec::new());
+        for name in names {
+            watched.watching(name.as_str(), &mut watching);
+            let serving = watching.iter().map(|at| watched.entry(*at)).filter(|entry| !entry.is_refused());
+            let serving: Vec<_> = serving.map(|entry| entry.parameters.clone()).collect();
+            let Some(named) = watched.names.get_mut(&name) else { continue };
+            let is_refused = |stored: &mut StoredVariant| {
+                let constraints = stored.accepted.constraints();
+                !serving.iter().any(|parameters| constraints.matches(parameters))
+            };
+            let before = removed.len();
+            for stored in named.variants.extract_if(.., is_refused) {
+                stored.forget_expiry(of_type, &mut self.expiries);
+                removed.push(stored.accepted.id());
+            }
+            if removed.len() > before {
+                watched.forget_if_empty(&name);
+            }
+        }
+        remove_from(&self.cache, removed.iter().cloned());
+        removed
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::ServerConfig;
-use super::health::Health;
+use super::health::{Health, Status};
 use super::received::ReceivedResponse;
 use super::resource_failure::ResourceFailure;
 use crate::name::ResourceName;
@@ -24,6 +24,8 @@ pub(super) struct Upstream {
     pub(super) health: Option<Health>,
     /// In a client of a proxy: whether a type explains the end of the stream.
     pub(super) is_end_explained: bool,
+    /// In a client of a proxy: the type that ends the stream, by number, and why.
+    pub(super) refused: Option<(usize, Status)>,
     /// How many streams in a row ended because of a type, without any response.
     searches: u32,
     /// The number of the newest stream, 1 for the first.
@@ -119,6 +121,7 @@ impl Upstream {
         Self {
             health,
             is_end_explained: false,
+            refused: None,
             searches: 0,
             config,
             phase: Phase::Away { retry_at: Duration::ZERO },

@@ -86,7 +86,8 @@ pub(super) struct Awaited {
 /// The record of one name.
 #[derive(Debug, Default)]
 pub(super) struct NameRecord {
-    /// The numbers of the entries that watch exactly this name.
+    /// The numbers of the entries that watch exactly this name, in the order of their parameters: clients of a proxy
+    /// may make up parameters without end.
     pub(super) entries: Vec<u32>,
     /// The variants that this client has in the cache, in the order of their constraints.
     pub(super) variants: Vec<StoredVariant>,
@@ -143,13 +144,21 @@ impl WatchedType {
 
     pub(super) fn find(&self, name: &ResourceName, parameters: &Parameters) -> Option<u32> {
         let entries = &self.names.get(name)?.entries;
-        entries.iter().copied().find(|at| self.entry(*at).parameters == *parameters)
+        self.position(entries, parameters).ok().map(|place| entries[place])
+    }
+
+    /// The index of the entry with these parameters among those of a name, or the index where it belongs.
+    fn position(&self, entries: &[u32], parameters: &Parameters) -> Result<usize, usize> {
+        entries.binary_search_by(|at| self.entry(*at).parameters.cmp(parameters))
     }
 
     pub(super) fn insert(&mut self, entry: WatchEntry) -> u32 {
-        let (name, is_collection) = (entry.name.clone(), entry.is_collection());
+        let is_collection = entry.is_collection();
+        let others = self.names.get(&entry.name).map(|named| &named.entries[..]).unwrap_or_default();
+        let place = self.position(others, &entry.parameters).unwrap_or_else(|place| place);
+        let name = entry.name.clone();
         let at = entry_number(self.entries.insert(entry));
-        self.names.entry(name).or_default().entries.push(at);
+        self.names.entry(name).or_default().entries.insert(place, at);
         if is_collection {
             self.collections.push(at);
         }
@@ -157,12 +166,15 @@ impl WatchedType {
     }
 
     pub(super) fn remove(&mut self, at: u32) -> WatchEntry {
+        let entry = self.entry(at);
+        let others = self.names.get(&entry.name).map(|named| &named.entries[..]).unwrap_or_default();
+        let place = self.position(others, &entry.parameters);
         let entry = self.entries.remove(at as usize);
         if entry.is_collection() {
             self.collections.retain(|other| *other != at);
         }
-        if let Some(named) = self.names.get_mut(&entry.name) {
-            named.entries.retain(|other| *other != at);
+        if let Some((named, place)) = self.names.get_mut(&entry.name).zip(place.ok()) {
+            named.entries.remove(place);
             if named.entries.is_empty() {
                 self.remove_alias(&entry.name);
                 self.forget_if_empty(&entry.name);

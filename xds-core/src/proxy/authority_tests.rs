@@ -1,8 +1,15 @@
 //! Names of authorities, with servers for some of them or for none (C16, X15).
 
-use super::ProxyConfig;
-use super::fixture::World;
-use crate::client::Protocol;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::fixture::{OWN, Refusal, World, by_node};
+use super::view::View;
+use super::{ProxyConfig, Route, RouteKind};
+use crate::Code;
+use crate::client::health::SyncState;
+use crate::client::{Protocol, ReadRoute};
+use crate::server::fixture::{Delta, type_url};
 
 const LISTENER: &str = "xdstp://b/envoy.config.listener.v3.Listener";
 const OTHER: &str = "xdstp://a/envoy.config.listener.v3.Listener/o";
@@ -72,7 +79,7 @@ fn c16_a_wildcard_does_not_stand_for_names_of_authorities_with_servers_of_their_
         lists.iter_mut().for_each(|(delta, sotw)| assert_eq!([delta.sent(), sotw.sent()], ["", ""]));
         world.commit(&format!("LDS -{OTHER}"));
         for second in 0..30 {
-            let time = std::time::Duration::from_secs(1);
+            let time = Duration::from_secs(1);
             world.pass(time);
             for (delta, sotw) in &mut lists {
                 delta.pass(time);
@@ -115,4 +122,216 @@ fn c16_d18_s22_a_name_beside_the_wildcard_comes_and_goes_with_who_lists_it() {
         );
         assert_eq!(sotw.sent(), "n3 LDS c=1");
     }
+}
+
+const OWN_Y: &str = "xdstp://own/Y/y";
+const OWN_LDS: &str = "xdstp://own/envoy.config.listener.v3.Listener";
+
+/// A proxy that has a server for the authority `own`, and one for all other names.
+fn with_two_servers(protocol: Protocol, of_nodes: bool) -> World {
+    let content = format!("LDS c=1 {OWN_LDS}/o=1 {OWN_LDS}/g/m=1; Y y=1 {OWN_Y}=1");
+    let upstream = if of_nodes { by_node(&["env"]).upstream } else { ProxyConfig::default().upstream };
+    World::new(
+        protocol,
+        &content,
+        ProxyConfig { upstream, authorities: [OWN.to_owned()].into(), ..ProxyConfig::default() },
+    )
+}
+
+fn settle(world: &mut World) {
+    world.run();
+    for _ in 0..10 {
+        world.pass(Duration::from_secs(5));
+    }
+}
+
+/// The type URL, or its state, in the health of the server of an authority.
+fn is_rejected(world: &World, authority: Option<&str>, type_name: &str) -> bool {
+    let route = Route { authority: authority.map(Into::into), kind: RouteKind::Shared };
+    let health = world.proxy.health(&route).expect("it has subscriptions");
+    matches!(health.state(&type_url(type_name)), Some(SyncState::Rejected(..)))
+}
+
+/// G4b: a type that one control plane does not serve is served for the names of the other one, whichever way it
+/// refuses, and its other types go on.
+#[test]
+fn g4b_c16_a_type_that_the_servers_of_one_authority_refuse_is_served_for_the_others() {
+    for protocol in PROTOCOLS {
+        for refusal in
+            [Refusal::Always, Refusal::ByErrors, Refusal::AmongOthers, Refusal::With(Code::INVALID_ARGUMENT)]
+        {
+            let mut world = with_two_servers(protocol, false);
+            world.refused_by_own.insert("Y", refusal);
+            let mut of_default = world.leaf("Y", "y");
+            let mut of_own = world.leaf("Y", OWN_Y);
+            let mut other = world.leaf("LDS", &format!("{OWN_LDS}/o"));
+            settle(&mut world);
+            assert_eq!(of_default.sent(), "n1 Y y=1", "{protocol:?} {refusal:?}");
+            assert_eq!(other.sent(), format!("n1 LDS {OWN_LDS}/o=1"), "{protocol:?} {refusal:?}");
+            let sent = of_own.sent();
+            match refusal {
+                Refusal::AmongOthers => {
+                    assert_eq!(sent, format!("n1 Y {OWN_Y}=1"), "from the side stream");
+                }
+                _ => assert_eq!(sent, format!("n1 Y !{OWN_Y:?}(12)"), "{protocol:?} {refusal:?}"),
+            }
+            // Of two types that only end a stream together, either may be found.
+            let refused = ["Y", "LDS"].map(|of| is_rejected(&world, Some(OWN), of));
+            let expected = if refusal == Refusal::AmongOthers {
+                refused[0] != refused[1]
+            } else {
+                refused == [true, false]
+            };
+            assert!(expected && !is_rejected(&world, None, "Y"), "{protocol:?} {refusal:?}: {refused:?}");
+            of_default.ack("Y", "1");
+            world.commit("Y y=2");
+            assert_eq!(of_default.sent(), "n2 Y y=2", "{protocol:?} {refusal:?}");
+            // It comes back with a newer server.
+            world.refused_by_own.clear();
+            world.set_own_up(false);
+            settle(&mut world);
+            of_default.ack("Y", "2");
+            assert_eq!(of_default.sent(), "", "nothing of the default server goes with the other one");
+            world.set_own_up(true);
+            for _ in 0..30 {
+                settle(&mut world);
+            }
+            assert!(!is_rejected(&world, Some(OWN), "Y"), "{protocol:?} {refusal:?}");
+            of_own.ack("Y", "1");
+            world.commit(&format!("Y {OWN_Y}=2"));
+            assert!(of_own.sent().ends_with(&format!("Y {OWN_Y}=2")), "{protocol:?} {refusal:?}");
+            assert_eq!(of_default.sent(), "", "{protocol:?} {refusal:?}");
+            assert_eq!(world.routes().len(), 2, "no side stream is left: {protocol:?} {refusal:?}");
+        }
+    }
+}
+
+/// The default server refuses, and the authority has its own.
+#[test]
+fn g4b_c16_a_type_that_the_default_servers_refuse_is_served_for_an_authority_with_its_own() {
+    for protocol in PROTOCOLS {
+        for (refusal, of_nodes) in
+            [(Refusal::Always, false), (Refusal::ByErrors, false), (Refusal::Always, true)]
+        {
+            if protocol == Protocol::Sotw && refusal == Refusal::ByErrors {
+                // An error would come with a full state (G4), so there is no answer.
+                continue;
+            }
+            let mut world = with_two_servers(protocol, of_nodes);
+            world.refused.insert("LDS", refusal);
+            let mut of_default = world.leaf("LDS", "c");
+            let mut wildcard = world.leaf("LDS", "*");
+            let mut state = world.sotw_leaf("LDS", "");
+            let mut of_own = world.leaf("LDS", &format!("{OWN_LDS}/o"));
+            let mut glob = world.leaf("LDS", &format!("{OWN_LDS}/g/*"));
+            settle(&mut world);
+            assert_eq!(of_own.sent(), format!("n1 LDS {OWN_LDS}/o=1"), "{protocol:?} {refusal:?}");
+            assert_eq!(glob.sent(), format!("n1 LDS {OWN_LDS}/g/m=1"), "{protocol:?} {refusal:?}");
+            assert_eq!(of_default.sent(), "n1 LDS !\"c\"(12)", "{protocol:?} {refusal:?}");
+            assert_eq!(wildcard.sent(), "n1 LDS !\"*\"(12)", "{protocol:?} {refusal:?}");
+            assert_eq!(state.sent(), "", "a full state would be an absence: {protocol:?} {refusal:?}");
+        }
+    }
+}
+
+/// Each of them has its own stream, so the loss of one is no loss of the other.
+#[test]
+fn c16_the_loss_of_the_servers_of_one_authority_leaves_the_others_alone() {
+    for protocol in PROTOCOLS {
+        let mut world = with_two_servers(protocol, false);
+        let mut of_default = world.leaf("LDS", "c");
+        let mut of_own = world.leaf("LDS", &format!("{OWN_LDS}/o"));
+        settle(&mut world);
+        _ = (of_default.sent(), of_own.sent());
+        of_default.ack("LDS", "1");
+        of_own.ack("LDS", "1");
+        world.set_own_up(false);
+        settle(&mut world);
+        let route =
+            |authority: Option<&str>| Route { authority: authority.map(Into::into), kind: RouteKind::Shared };
+        assert_eq!(world.proxy.response_due_since(world.now, &route(None)), None, "{protocol:?}");
+        assert!(world.proxy.response_due_since(world.now, &route(Some(OWN))).is_some(), "{protocol:?}");
+        world.commit(&format!("LDS c=2 {OWN_LDS}/o=2"));
+        assert_eq!(of_default.sent(), "n2 LDS c=2", "{protocol:?}");
+        assert_eq!(of_own.sent(), "", "{protocol:?}");
+        world.set_own_up(true);
+        settle(&mut world);
+        assert_eq!(of_own.sent(), format!("n2 LDS {OWN_LDS}/o=2"), "{protocol:?}");
+    }
+}
+
+/// Authorities with equal servers share a stream.
+#[test]
+fn c16_authorities_with_equal_servers_share_a_stream() {
+    let authorities = ["a", "b", OWN].map(str::to_owned).into();
+    let mut world = World::new(
+        Protocol::Delta,
+        "X xdstp://a/X/x=1 xdstp://b/X/x=1 xdstp://own/X/x=1 x=1",
+        ProxyConfig { authorities, ..ProxyConfig::default() },
+    );
+    let names = ["x", "xdstp://a/X/x", "xdstp://b/X/x", "xdstp://own/X/x"];
+    let mut leaves = names.map(|name| world.leaf("X", name));
+    world.run();
+    assert_eq!(leaves.each_mut().map(Delta::sent), names.map(|name| format!("n1 X {name}=1")));
+    let routes: Vec<_> = world.routes().iter().map(ToString::to_string).collect();
+    assert_eq!(routes, ["shared", "shared for authority own"]);
+}
+
+/// A proxy behind another one has one upstream for all names.
+#[test]
+fn g4_c16_behind_a_proxy_a_type_that_one_control_plane_refuses_is_served_for_the_names_of_others() {
+    for protocol in PROTOCOLS {
+        for late_first in [false, true] {
+            let mut first = with_two_servers(protocol, false);
+            first.refused_by_own.insert("Y", Refusal::Always);
+            let mut second = World::new(protocol, "", ProxyConfig::default());
+            second.origin = Arc::clone(first.proxy.cache());
+            let names = if late_first { [OWN_Y, "y"] } else { ["y", OWN_Y] };
+            let mut leaves = Vec::new();
+            for name in names {
+                leaves.push(second.leaf("Y", name));
+                for _ in 0..20 {
+                    first.pass(Duration::from_secs(1));
+                    second.pass(Duration::from_secs(1));
+                    while first.run_once() | second.run_once() {}
+                }
+            }
+            let sent: Vec<_> = leaves.iter_mut().map(Delta::sent).collect();
+            let expected = ["n1 Y y=1".to_owned(), format!("n1 Y !{OWN_Y:?}(12)")];
+            assert!(expected.iter().all(|expected| sent.contains(expected)), "{protocol:?}: {sent:?}");
+            assert!(!is_rejected(&second, None, "Y"), "{protocol:?} {late_first}");
+            assert_eq!(second.leaf("Y", "y").sent(), "n1 Y y=1", "{protocol:?}");
+        }
+    }
+}
+
+/// A reader in the process has the health of the servers of the names that it reads.
+#[test]
+fn c16_each_list_of_servers_has_a_view_of_its_own_names() {
+    let mut world = with_two_servers(Protocol::Delta, false);
+    world.refused_by_own.insert("Y", Refusal::Always);
+    let views = [None, Some(Arc::from(OWN))].map(|authority| (world.proxy.view(&authority), authority));
+    let leaves = [("Y", "y"), ("Y", OWN_Y), ("LDS", "c"), ("LDS", &format!("{OWN_LDS}/o"))];
+    let _leaves = leaves.map(|(of, name)| world.leaf(of, name));
+    settle(&mut world);
+    for (view, authority) in &views {
+        let route = Route { authority: authority.clone(), kind: RouteKind::Shared };
+        view.follow(world.proxy.health(&route).unwrap());
+    }
+    let names = |view: &View, of: &str| match view.read_raw(&type_url(of)).route() {
+        ReadRoute::Cache(resources) => {
+            resources.iter().map(|resource| resource.unwrap().name().to_string()).collect::<Vec<_>>()
+        }
+        ReadRoute::Upstream(status) => vec![format!("!{}", status.code)],
+    };
+    let [(of_default, _), (of_own, _)] = &views;
+    assert_eq!(
+        (names(of_default, "Y"), names(of_own, "Y")),
+        (vec!["y".into()], vec!["!UNIMPLEMENTED".into()])
+    );
+    let own = format!("{OWN_LDS}/o");
+    assert_eq!((names(of_default, "LDS"), names(of_own, "LDS")), (vec!["c".into()], vec![own.clone()]));
+    let guard = of_default.read_raw(&type_url("LDS"));
+    let ReadRoute::Cache(resources) = guard.route() else { panic!("it is served") };
+    assert!(resources.get(&own).is_err(), "it is no absence: another view has it");
 }

@@ -5,14 +5,14 @@ use std::time::Duration;
 use prost::Message;
 use xds_proto::envoy::service::discovery::v3::DeltaDiscoveryResponse;
 
-use super::Route;
 use super::fixture::World;
+use super::{Route, RouteKind};
 use crate::client::Protocol;
 use crate::server::Next;
 use crate::server::fixture::{parameters, payload, type_url};
 
 fn alone(text: &str) -> Route {
-    Route::Alone(parameters(text))
+    Route::SHARED.with(RouteKind::Alone(parameters(text)))
 }
 
 const PROTOCOLS: [Protocol; 2] = [Protocol::Delta, Protocol::Sotw];

@@ -11,11 +11,14 @@ use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryR
 
 use super::{Proxy, ProxyConfig, Route, UpstreamKind, scripted};
 use crate::client::health::Status;
-use crate::client::{ClientConfig, Effects, Protocol, ServerConfig, StreamEnd};
+use crate::client::{AuthorityConfig, ClientConfig, Effects, Protocol, ServerConfig, StreamEnd};
 use crate::server::fixture::{Delta, Sotw, commit, type_url};
 use crate::server::{self, DeltaRequest, Next, Service, Serving, SotwRequest, StreamConfig, TypeConfig};
 use crate::subscription::{Locator, Requested};
 use crate::{Cache, Code, Delivery, Nonce};
+
+/// An authority with a server of its own, if the proxy knows it.
+pub(super) const OWN: &str = "own";
 
 /// How an origin refuses a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,12 +64,17 @@ pub(super) struct World {
     /// What the proxy rejected of what the origin sent.
     pub(super) rejected: Vec<String>,
     upstreams: BTreeMap<Route, Upstream>,
+    /// How many streams its clients opened.
+    pub(super) opened: usize,
     /// Names that were subscribed (`+`) and unsubscribed (`-`) since the last call of `requested`;
     /// in SotW the list.
     requested: Vec<String>,
     pub(super) is_up: bool,
     /// Types that the origin refuses.
     pub(super) refused: BTreeMap<&'static str, Refusal>,
+    /// The server of the authority `own`, which has the same content.
+    is_own_up: bool,
+    pub(super) refused_by_own: BTreeMap<&'static str, Refusal>,
     /// Responses that the proxy has not read yet, because it is slow.
     pub(super) is_slow: bool,
     held: VecDeque<(Route, Bytes)>,
@@ -88,9 +96,12 @@ impl World {
             is_scripted: false,
             rejected: Vec::new(),
             upstreams: BTreeMap::new(),
+            opened: 0,
             requested: Vec::new(),
             is_up: true,
             refused: BTreeMap::new(),
+            is_own_up: true,
+            refused_by_own: BTreeMap::new(),
             is_slow: false,
             held: VecDeque::new(),
             trying: None,
@@ -122,7 +133,7 @@ impl World {
 
     /// Has the upstream send [a response](super::scripted).
     pub(super) fn get(&mut self, text: &str) -> Effects {
-        self.get_from(&Route::Shared, text)
+        self.get_from(&Route::SHARED, text)
     }
 
     pub(super) fn get_from(&mut self, route: &Route, text: &str) -> Effects {
@@ -133,21 +144,21 @@ impl World {
     }
 
     fn respond(&mut self, route: &Route, response: &Bytes) -> Option<Effects> {
-        let now = self.now;
-        self.proxy.change(now, route, |client| client.on_response(now, 0, response).expect("a response"))
+        let (now, server) = (self.now, server_of(route));
+        self.proxy.change(now, route, |client| client.on_response(now, server, response).expect("a response"))
     }
 
     /// Has the upstream send something wrong, if its stream is open.
     pub(super) fn lie(&mut self, text: &str) {
-        if self.upstreams.contains_key(&Route::Shared) && self.trying.is_none() {
-            self.respond(&Route::Shared, &scripted::response(text, self.protocol));
+        if self.upstreams.contains_key(&Route::SHARED) && self.trying.is_none() {
+            self.respond(&Route::SHARED, &scripted::response(text, self.protocol));
         }
     }
 
     /// The same for a response that could be tried first, but has no client to try it.
     pub(super) fn try_lie(&mut self, text: &str) {
         let response = scripted::response(text, self.protocol);
-        assert!(self.proxy.try_first(&Route::Shared, 0, &response).is_none());
+        assert!(self.proxy.try_first(&Route::SHARED, 0, &response).is_none());
         self.lie(text);
     }
 
@@ -218,9 +229,23 @@ impl World {
             self.proxy.abandon();
         }
         for route in std::mem::take(&mut self.upstreams).into_keys() {
-            self.proxy.change(self.now, &route, |client| {
-                client.on_end(self.now, 0, StreamEnd::lost("lost", u32::MAX / 2))
-            });
+            self.end(&route);
+        }
+    }
+
+    fn end(&mut self, route: &Route) {
+        self.proxy.change(self.now, route, |client| {
+            client.on_end(self.now, server_of(route), StreamEnd::lost("lost", u32::MAX / 2))
+        });
+    }
+
+    /// The server of the authority `own` goes away, or comes back.
+    pub(super) fn set_own_up(&mut self, is_up: bool) {
+        self.is_own_up = is_up;
+        let of_own = self.upstreams.keys().filter(|route| server_of(route) == 1 && !is_up);
+        for route in of_own.cloned().collect::<Vec<_>>() {
+            self.upstreams.remove(&route);
+            self.end(&route);
         }
     }
 
@@ -241,33 +266,38 @@ impl World {
     }
 
     fn pump(&mut self, route: &Route) -> bool {
-        let (mut is_busy, now) = (false, self.now);
+        let (mut is_busy, now, server) = (false, self.now, server_of(route));
         let Some(client) = self.proxy.client(route) else { return false };
-        let (is_needed, connect_at) = (client.is_needed(0), client.connect_at(0));
+        let (is_needed, connect_at) = (client.is_needed(server), client.connect_at(server));
+        let (is_up, refused) = match server {
+            0 => (self.is_up, &self.refused),
+            _ => (self.is_own_up, &self.refused_by_own),
+        };
         if !is_needed && self.upstreams.remove(route).is_some() {
             self.proxy.change(now, route, |client| {
-                client.on_closed(now, 0);
+                client.on_closed(now, server);
                 Effects::default()
             });
         }
-        if !self.upstreams.contains_key(route) && self.is_up && connect_at.is_some_and(|at| at <= now) {
+        if !self.upstreams.contains_key(route) && is_up && connect_at.is_some_and(|at| at <= now) {
             self.proxy.change(now, route, |client| {
-                client.on_connecting(0);
-                client.on_open(now, 0);
+                client.on_connecting(server);
+                client.on_open(now, server);
                 Effects::default()
             });
             let stream = match self.is_scripted {
                 true => Stream::Scripted { protocol: self.protocol, listed: String::new() },
-                false => Stream::new(&self.origin, self.protocol, route, &self.refused),
+                false => Stream::new(&self.origin, self.protocol, route, refused),
             };
             self.upstreams.insert(route.clone(), Upstream { stream, types: BTreeSet::new() });
+            self.opened += 1;
             is_busy = true;
         }
         let Some(Upstream { stream: open, types }) = self.upstreams.get_mut(route) else { return is_busy };
         loop {
             let mut request = None;
             self.proxy.change(now, route, |client| {
-                request = client.next_request(now, 0);
+                request = client.next_request(now, server);
                 Effects::default()
             });
             let Some(request) = request else { break };
@@ -280,13 +310,13 @@ impl World {
                         Refusal::ByErrors => false,
                     }
             };
-            if let Some((_, refusal)) = self.refused.iter().find(is_refused) {
+            if let Some((_, refusal)) = refused.iter().find(is_refused) {
                 let code = if let Refusal::With(code) = refusal { *code } else { Code::UNIMPLEMENTED };
                 let status = Status { code, message: "no such type".into() };
                 self.upstreams.remove(route);
-                self.proxy.on_stream_end(now, route, 0, Some(status));
+                self.proxy.on_stream_end(now, route, server, Some(status));
                 self.proxy.change(now, route, |client| {
-                    client.on_end(now, 0, StreamEnd::lost("no such type", u32::MAX / 2))
+                    client.on_end(now, server, StreamEnd::lost("no such type", u32::MAX / 2))
                 });
                 return true;
             }
@@ -447,14 +477,23 @@ pub(super) fn by_node(keys: &[&str]) -> ProxyConfig {
     ProxyConfig { upstream: UpstreamKind::Node { keys }, ..ProxyConfig::default() }
 }
 
-/// A proxy whose clients have one server.
+/// The server of a route: the authority `own` has one of its own.
+fn server_of(route: &Route) -> usize {
+    usize::from(route.authority.is_some())
+}
+
+/// A proxy whose clients have one server for all names, but for those of the authority `own`.
 fn proxy(config: ProxyConfig, protocol: Protocol) -> Proxy {
     let authorities = config.authorities.clone();
     Proxy::new(config, move |route| {
-        let server = ServerConfig { name: "origin".into(), protocol, errors: Default::default() };
-        let mut config = ClientConfig::new(Bytes::new(), server);
+        let server = |name: &str| ServerConfig { name: name.into(), protocol, errors: Default::default() };
+        let mut config = ClientConfig::new(Bytes::new(), server("origin"));
+        config.servers.push(server("own"));
         config.default_authority.speaks_locators = route.node().is_none();
-        let of_authority = |name: &String| (name.clone(), config.default_authority.clone());
+        let of_authority = |name: &String| {
+            let servers = vec![usize::from(name == OWN)];
+            (name.clone(), AuthorityConfig { servers, ..config.default_authority.clone() })
+        };
         config.authorities = authorities.iter().map(of_authority).collect();
         config
     })

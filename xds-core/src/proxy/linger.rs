@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::config::ProxyConfig;
 use super::name::{Name, SubscriptionId, UpstreamSubscription};
 use super::pairing::Mode;
-use super::route::Route;
+use super::route::RouteKind;
 use super::{Key, Proxy};
 use crate::hash::constant_hash;
 use crate::name::ResourceName;
@@ -95,9 +95,11 @@ impl Proxy {
     fn end_first_idle(&mut self, now: Duration) -> bool {
         let Some(((_, key, id), bytes)) = self.idle.by_end.pop_first() else { return false };
         self.idle.bytes -= bytes;
-        let subscription = self.names.get_mut(&key).and_then(|name| name.upstream.get_mut(&id));
-        if let Some(subscription) = subscription {
+        if let Some(name) = self.names.get_mut(&key)
+            && let Some(subscription) = name.upstream.get_mut(&id)
+        {
             subscription.ends_at = Some(now);
+            name.released.push(id);
             self.pending.touched.insert(key);
         }
         true
@@ -130,35 +132,60 @@ impl Proxy {
         name: &mut Name,
         variants: Option<&Variants>,
     ) -> bool {
-        let unused = |(_, subscription): &(&SubscriptionId, &UpstreamSubscription)| {
-            subscription.users == 0 && !subscription.is_audit
-        };
-        let unused: Vec<_> = name.upstream.iter().filter(unused).map(|(id, _)| Arc::clone(id)).collect();
+        let has_room = self.drop_released(now, key, name, variants);
+        #[cfg(test)]
+        {
+            let lingering = |name: &Name| name.upstream.values().filter(|of| of.ends_at.is_some()).count();
+            let before = (name.upstream.len(), lingering(name));
+            name.checks_lingering = true;
+            self.drop_released(now, key, name, variants);
+            assert_eq!((name.upstream.len(), lingering(name)), before, "all were looked at that had to");
+        }
+        has_room
+    }
+
+    /// Looks at those that linger already only if they may have to end now: a name may have very many.
+    fn drop_released(
+        &mut self,
+        now: Duration,
+        key: &Key,
+        name: &mut Name,
+        variants: Option<&Variants>,
+    ) -> bool {
+        let is_unused =
+            |subscription: &UpstreamSubscription| subscription.users == 0 && !subscription.is_audit;
+        let mut unused = std::mem::take(&mut name.released);
+        if std::mem::take(&mut name.checks_lingering) {
+            unused = name.upstream.keys().cloned().collect();
+        }
+        unused.retain(|id| name.upstream.get(id).is_some_and(is_unused));
         if unused.is_empty() {
             return false;
         }
         let resolve =
             |id: &SubscriptionId| variants.and_then(|variants| variants.resolve(&id.1)).map(Arc::as_ptr);
-        let used = name.upstream.iter().filter(|(_, subscription)| subscription.users > 0).map(|(id, _)| id);
-        let covered: BTreeSet<_> = used.filter_map(resolve).collect();
         let is_shared = self.mode(key, name) == Mode::Shared;
+        let used = name.upstream.iter().filter(|(_, of)| is_shared && of.users > 0).map(|(id, _)| id);
+        let covered: BTreeSet<_> = used.filter_map(resolve).collect();
         let mut has_room = false;
         for id in unused {
-            has_room |= name.upstream[&id].ends_at.is_none();
+            // It may be in the list twice.
+            let Some(subscription) = name.upstream.get(&id) else { continue };
+            has_room |= subscription.ends_at.is_none();
             let is_redundant = is_shared && resolve(&id).is_some_and(|variant| covered.contains(&variant));
-            let is_on_side_stream = self.is_on_side_stream(&id.0.main(), &key.0);
+            let is_on_side_stream = self.is_on_side_stream(&id.0.of_health(), &key.0);
             // The subscriptions of this name use other routes now.
-            let is_stale = match &id.0 {
-                Route::Shared => name.is_unshared || is_on_side_stream,
-                Route::Node(_) => is_on_side_stream,
-                Route::SideStream { .. } => !is_on_side_stream,
-                Route::Alone(_) => !name.is_unshared,
+            let is_stale = match &id.0.kind {
+                RouteKind::Shared => name.is_unshared || is_on_side_stream,
+                RouteKind::Node(_) => is_on_side_stream,
+                RouteKind::SideStream { .. } => !is_on_side_stream,
+                RouteKind::Alone(_) => !name.is_unshared,
             };
             let subscription = name.upstream.get_mut(&id).expect("the subscription was unused above");
             // It keeps nothing for a client that comes back: there is no resource.
             let is_empty = subscription.answer.is_some() && !is_set(key.1.as_str()) && resolve(&id).is_none();
             let ends_at_once = is_redundant || is_stale || is_empty;
-            let lingers = matches!(id.0, Route::Shared | Route::Node(_)) && !ends_at_once;
+            let lingers = id.0.is_main() && !ends_at_once;
             let begins = subscription.ends_at.is_none();
             let ends_at = *subscription.ends_at.get_or_insert_with(|| match lingers {
                 true => now + self.config.lingers(&id),
@@ -166,7 +193,7 @@ impl Proxy {
             });
             if ends_at <= now || ends_at_once {
                 // Resources of a side stream stay until the main stream has a response.
-                if is_stale && let Route::SideStream { .. } = &id.0 {
+                if is_stale && id.0.side_stream_type().is_some() {
                     name.upstream.remove(&id);
                     self.leave_room(key, &id);
                     self.forget_idle(&(ends_at, key.clone(), id.clone()));

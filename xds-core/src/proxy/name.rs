@@ -29,6 +29,11 @@ pub(super) struct Name {
     /// Downstream subscriptions without an upstream subscription, because the name has too many; by
     /// age.
     pub(super) refused: BTreeSet<Number>,
+    /// Upstream subscriptions that nothing may rely on any more, or whose end has come, or that got another answer
+    /// since then. The others that nothing relies on linger as before.
+    pub(super) released: Vec<SubscriptionId>,
+    /// Any upstream subscription that lingers may have to end now.
+    pub(super) checks_lingering: bool,
     /// The constraints of its variants when it was matched last.
     constraints: BTreeSet<Constraints>,
     /// The oldest upstream subscription for the variant with these constraints, as far as new
@@ -154,6 +159,7 @@ impl Name {
         let kept = now().filter(|constraints| self.constraints.contains(*constraints)).count();
         let is_shrunk = kept < self.constraints.len();
         let is_grown = now().count() > kept;
+        self.checks_lingering |= is_shrunk || is_grown || self.is_stale;
         if is_shrunk || is_grown {
             self.constraints = now().cloned().collect();
             let keys: BTreeSet<_> = now().flat_map(Constraints::keys).cloned().collect();
@@ -179,7 +185,7 @@ impl Name {
             return Some(Arc::clone(id));
         }
         let is_cover = |(id, subscription): &(&SubscriptionId, &UpstreamSubscription)| {
-            id.0 == Route::Shared && !subscription.is_audit && constraints.matches(&id.1)
+            id.0.is_shared() && !subscription.is_audit && constraints.matches(&id.1)
         };
         let covers = self.upstream.iter().filter(is_cover);
         let (id, _) = covers.min_by_key(|(_, subscription)| subscription.number)?;
@@ -193,7 +199,7 @@ impl Name {
         &self,
         resolve: impl Fn(&Parameters) -> Option<&'v Arc<Variant>>,
     ) -> BTreeMap<*const Variant, SubscriptionId> {
-        let on_shared = self.upstream.iter().filter(|(id, of)| id.0 == Route::Shared && !of.is_audit);
+        let on_shared = self.upstream.iter().filter(|(id, of)| id.0.is_shared() && !of.is_audit);
         let mut on_shared: Vec<_> = on_shared.collect();
         on_shared.sort_unstable_by_key(|(_, subscription)| subscription.number);
         let mut covers = BTreeMap::new();
@@ -242,6 +248,13 @@ impl Name {
         self.sharing.contains_key(&number) || self.downstream.contains_key(&number)
     }
 
+    /// An upstream subscription has another answer. If nothing relies on it, it may have to end.
+    pub(super) fn look_at_unused(&mut self, id: &SubscriptionId) {
+        if self.upstream.get(id).is_some_and(|subscription| subscription.users == 0) {
+            self.released.push(Arc::clone(id));
+        }
+    }
+
     /// Whether nothing needs it any more.
     pub(super) fn is_unused(&self) -> bool {
         self.downstream.is_empty() && self.sharing.is_empty() && self.upstream.is_empty()
@@ -260,10 +273,14 @@ impl Name {
         for number in std::mem::take(&mut self.to_match) {
             let Some(downstream) = self.downstream.get_mut(&number) else { continue };
             self.refused.remove(&number);
-            if let Some(subscription) = downstream.relies_on.take().and_then(|id| self.upstream.get_mut(&id))
+            if let Some(id) = downstream.relies_on.take()
+                && let Some(subscription) = self.upstream.get_mut(&id)
             {
                 subscription.users -= 1;
                 subscription.waiting.remove(&number);
+                if subscription.users == 0 {
+                    self.released.push(id);
+                }
             }
             taken.push((number, downstream.is_subscribed));
         }
@@ -286,9 +303,7 @@ impl Name {
 
     /// Upstream subscriptions of the shared stream that have no response yet.
     pub(super) fn unanswered(&self) -> impl Iterator<Item = (&SubscriptionId, &UpstreamSubscription)> {
-        self.upstream
-            .iter()
-            .filter(|(id, subscription)| id.0 == Route::Shared && subscription.is_unanswered())
+        self.upstream.iter().filter(|(id, subscription)| id.0.is_shared() && subscription.is_unanswered())
     }
 
     /// When the first response is late; `None` while the upstream is not connected, because no

@@ -214,7 +214,7 @@ fn a_response_is_due_from_the_end_of_a_stream_and_never_because_a_healthy_upstre
     for protocol in PROTOCOLS {
         let mut world = World::new(protocol, "X r=A", ProxyConfig::default());
         let due = |world: &World| {
-            world.proxy.response_due_since(world.now, &Route::Shared).map(|since| world.now - since)
+            world.proxy.response_due_since(world.now, &Route::SHARED).map(|since| world.now - since)
         };
         let seconds = Duration::from_secs;
         assert_eq!(due(&world), None, "nothing is subscribed");
@@ -246,7 +246,7 @@ fn a_response_is_due_from_the_end_of_a_stream_and_never_because_a_healthy_upstre
 fn a_response_is_due_from_the_first_subscription_of_a_type_that_never_had_one() {
     let mut world = World::scripted(Protocol::Delta);
     let due = |world: &World| {
-        world.proxy.response_due_since(world.now, &Route::Shared).map(|since| world.now - since)
+        world.proxy.response_due_since(world.now, &Route::SHARED).map(|since| world.now - since)
     };
     let _leaf = world.leaf("X", "r?");
     world.run();

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::config::{Sharing, UpstreamKind};
 use super::name::{DownstreamSubscription, Name, SubscriptionId, UpstreamSubscription};
 use super::parameter_table::Number;
-use super::route::Route;
+use super::route::{Route, RouteKind};
 use super::{Key, Notice, Proxy};
 use crate::cache::{LocatorStatus, Snapshot, Transaction};
 use crate::code::Code;
@@ -36,23 +36,31 @@ impl Proxy {
             && self.config.sharing(&key.0) != Sharing::Off
             && !name.is_unshared
             && !name.is_eager
-            && !self.is_on_side_stream(&Route::Shared, &key.0)
+            && !self.is_on_side_stream(&self.shared_route(key), &key.0)
             && !is_set(key.1.as_str());
         if is_shared { Mode::Shared } else { Mode::Direct }
     }
 
+    /// The shared client of the servers of a name.
+    pub(super) fn shared_route(&self, key: &Key) -> Route {
+        Route { authority: self.authorities.of(&key.1), kind: RouteKind::Shared }
+    }
+
     /// The upstream subscription of a locator that relies on no other one.
     fn own_subscription(&self, key: &Key, is_unshared: bool, bound: &Parameters) -> (Route, Parameters) {
+        let shared = self.shared_route(key);
         match &self.config.upstream {
             UpstreamKind::Node { keys } => {
                 let projected = bound.project(|key| keys.contains(key));
-                (self.stream_for(Route::Node(projected.clone()), &key.0), projected)
+                (self.stream_for(shared.with(RouteKind::Node(projected.clone())), &key.0), projected)
             }
-            UpstreamKind::Locators { .. } if is_unshared => (Route::Alone(bound.unbound()), bound.clone()),
+            UpstreamKind::Locators { .. } if is_unshared => {
+                (shared.with(RouteKind::Alone(bound.unbound())), bound.clone())
+            }
             UpstreamKind::Locators { set_keys: Some(keys) } if is_set(key.1.as_str()) => {
-                (self.stream_for(Route::Shared, &key.0), bound.project(|key| keys.contains(key)))
+                (self.stream_for(shared, &key.0), bound.project(|key| keys.contains(key)))
             }
-            UpstreamKind::Locators { .. } => (self.stream_for(Route::Shared, &key.0), bound.clone()),
+            UpstreamKind::Locators { .. } => (self.stream_for(shared, &key.0), bound.clone()),
         }
     }
 
@@ -102,7 +110,7 @@ impl Proxy {
         if let Sharing::Audit { one_in } = self.config.sharing(&key.0)
             && self.counts.hits.is_multiple_of(one_in.max(1).into())
         {
-            self.audit(now, key, shared(bound));
+            self.audit(now, key, Arc::new((self.shared_route(key), bound.clone())));
         }
         let name = self.names.get_mut(key).expect("the name was read above");
         let Some(id) = name.cover(variant) else { return false };
@@ -289,6 +297,7 @@ impl Proxy {
             let disagrees = is_lost || subscription.answer.is_some() || !resolves(&id.1);
             if disagrees || subscription.ends_at.is_some_and(|at| at <= now) {
                 (subscription.is_audit, subscription.ends_at) = (false, None);
+                name.released.push(Arc::clone(id));
                 is_eager |= disagrees;
             }
         }
@@ -330,6 +339,8 @@ impl Proxy {
             return;
         }
         let resolve = |parameters: &Parameters| variants.and_then(|variants| variants.resolve(parameters));
+        let route = self.shared_route(key);
+        let shared = |bound: &Parameters| SubscriptionId::new((route.clone(), bound.clone()));
         // T43b: hits rely on the oldest upstream subscription for their variant.
         let mut covers = None;
         let mut unmatched = Vec::new();
@@ -419,6 +430,8 @@ impl Proxy {
         if !subscription.is_audit
             && let Some(ends_at) = subscription.ends_at.take()
         {
+            // Others for its variant are not needed beside it.
+            name.checks_lingering |= has_variant;
             self.forget_idle(&(ends_at, key.clone(), id.clone()));
         }
         let downstream = name.downstream.get_mut(&number).expect("the locator to match has a subscription");
@@ -457,6 +470,11 @@ impl Proxy {
                             .into(),
                 }),
             };
+            // S37: when a refused type is tried again, the error stays until there is an answer: without it a wildcard
+            // would be complete.
+            let is_wanted = is_subscribed && !downstream.has_variant;
+            let standing = || downstream.reported.clone().filter(|of| is_wanted && is_refusal(of));
+            let answer = answer.or_else(standing);
             if answer != downstream.reported {
                 self.counts.refused += u64::from(is_refused);
                 let parameters = self.parameters.get(number).clone();
@@ -487,12 +505,13 @@ impl Proxy {
     }
 }
 
+/// G4: whether a status says that the type is not served.
+fn is_refusal(status: &LocatorStatus) -> bool {
+    matches!(status, LocatorStatus::Failed { code: Code::UNIMPLEMENTED, .. })
+}
+
 /// How long an upstream has to send another variant during an audit.
 const AUDIT_TIME: Duration = Duration::from_secs(5);
 
 /// Up to so many upstream subscriptions of a name are looked through for each new subscription.
 const FEW: usize = 8;
-
-fn shared(bound: &Parameters) -> SubscriptionId {
-    Arc::new((Route::Shared, bound.clone()))
-}

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::linger::locator_len;
 use super::name::SubscriptionId;
-use super::route::Route;
+use super::route::{Route, RouteKind};
 use super::stream_state::StreamState;
 use super::{Key, Proxy};
 use crate::cache::LocatorStatus;
@@ -110,7 +110,7 @@ impl Proxy {
     /// Why there is no stream for the route.
     pub(super) fn no_stream(&self, route: &Route) -> Option<LocatorStatus> {
         let limit = self.config.upstream_streams_limit;
-        let is_chosen = matches!(route, Route::Node(_) | Route::Alone(_));
+        let is_chosen = matches!(route.kind, RouteKind::Node(_) | RouteKind::Alone(_));
         if !is_chosen || self.upstreams.len() < limit || self.upstreams.contains_key(route) {
             return None;
         }

@@ -1,15 +1,19 @@
 //! The streams of each upstream, type by type: which types its main stream subscribes to, and which
 //! types have a stream of their own.
 //!
-//! The stream of a route is its main stream; [`Health`] decides which types it may subscribe to.
-//! When a type ends the main stream, the proxy subscribes to it on a [side
-//! stream](Route::SideStream), once for each locator. Resources of a side stream pass through to
+//! [`Health`] decides which types the stream of a route may subscribe to. The shared streams and those of nodes are
+//! main streams: when a type ends one, the proxy subscribes to the type on a [side
+//! stream](RouteKind::SideStream), once for each locator. Resources of a side stream pass through to
 //! clients and are not kept. If the side stream ends too, clients get its status (G4). When another
 //! server replaces the upstream and may know the type, the main stream subscribes to the type
 //! again. Resources of the side stream stay until the main stream has its responses, so no client
 //! is sent a resource twice.
+//!
+//! A stream for parameters [alone](RouteKind::Alone) has no side streams: clients get the status of the type (G4), and
+//! the stream itself subscribes to the type again later.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::route::Route;
@@ -27,7 +31,7 @@ use crate::variants::Variants;
 /// The streams of one route.
 #[derive(Debug, Default)]
 pub(super) struct StreamState {
-    /// The health of a main stream; `None` for other streams.
+    /// `None` for a side stream.
     health: Option<Health>,
     /// The server of the open stream, and the number of this stream.
     stream: Option<(usize, u64)>,
@@ -44,9 +48,18 @@ pub(super) struct StreamState {
     /// Only for a side stream: it uses the service of its type, which says nothing about the main
     /// stream.
     is_own_service: bool,
-    /// Only for a side stream: the first stream that had a response or was refused. A later stream
-    /// may lead to another server.
+    /// Only for a side stream: the first stream that had a response, or ended. A later stream may lead to another
+    /// server.
     first_stream: Option<u64>,
+}
+
+/// What a response says of its type.
+pub(super) enum TypeAnswer {
+    Served,
+    Refused(Status),
+    /// It refuses some names. The upstream may be a proxy of several control planes, of which one does not serve
+    /// the type.
+    RefusedInPart,
 }
 
 /// A type with subscriptions.
@@ -89,8 +102,10 @@ impl StreamState {
     }
 
     pub(super) fn new(route: &Route, resource_timeout: Duration) -> Self {
-        let is_main = matches!(route, Route::Shared | Route::Node(_));
-        Self { health: is_main.then(|| Health::new(resource_timeout)), ..Self::default() }
+        Self {
+            health: route.side_stream_type().is_none().then(|| Health::new(resource_timeout)),
+            ..Self::default()
+        }
     }
 
     /// When a stream can prove that the upstream serves the type: a stream that is being made, or
@@ -131,7 +146,7 @@ impl StreamState {
 }
 
 impl Proxy {
-    /// The states of the types of a main stream; `None` for a route without subscriptions.
+    /// The states of the types of a stream; `None` for a side stream, and a route without subscriptions.
     #[must_use]
     pub fn health(&self, route: &Route) -> Option<&Health> {
         self.upstreams.get(route)?.state.health.as_ref()
@@ -160,12 +175,17 @@ impl Proxy {
 
     /// Whether a type has a side stream.
     pub(super) fn is_on_side_stream(&self, main: &Route, type_url: &TypeUrl) -> bool {
-        self.health(main).is_some_and(|health| health.probe_at(type_url).is_some())
+        main.is_main() && self.health(main).is_some_and(|health| health.probe_at(type_url).is_some())
     }
 
     /// The stream of a server ended, with the status of the server if it sent one. To be called
     /// before the [`change`](Self::change) of its client for the same event.
     pub fn on_stream_end(&mut self, now: Duration, route: &Route, server: usize, status: Option<Status>) {
+        // Clients were told the status of the main stream. A missing service answers without a text.
+        let told = route.side_stream_type().and_then(|type_url| {
+            let health = self.health(&route.of_health())?;
+            health.refusal(type_url).map(refusal_for_clients)
+        });
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
         let state = &mut upstream.state;
         if state.stream.is_some_and(|(current, _)| current != server) {
@@ -175,9 +195,17 @@ impl Proxy {
         let stream = state.stream.take();
         // The type was refused on its side stream too. If a later stream has a response, its server
         // knows more types.
-        if status.as_ref().is_some_and(Status::may_mean_a_type) {
+        let refusal = status.as_ref().filter(|status| status.may_mean_a_type());
+        if refusal.is_some() {
             let refused = stream.map(|(_, stream)| stream);
             state.first_stream = state.first_stream.or(refused);
+        }
+        // G4: what came on it before goes too. It may alternate with the service of its type, which is refused as well
+        // if this is the second end in a row.
+        let was_refused = state.ended.as_ref().is_some_and(Status::may_mean_a_type);
+        if let Some((type_url, status)) = route.side_stream_type().zip(refusal).filter(|_| was_refused) {
+            let told = told.unwrap_or_else(|| refusal_for_clients(status));
+            upstream.client.refuse_type(server, type_url, told);
         }
         state.ended.clone_from(&status);
         state.is_changed = true;
@@ -186,6 +214,10 @@ impl Proxy {
             let before: BTreeSet<_> = health.isolated().cloned().collect();
             events = health.on_end(now, status);
             culprit = health.isolated().find(|type_url| !before.contains(*type_url)).cloned();
+            if let Some(type_url) = culprit.as_ref().filter(|_| !route.is_main()) {
+                let status = health.refusal(type_url).map(refusal_for_clients).expect("it was isolated now");
+                upstream.client.refuse_type(server, type_url, status);
+            }
             if health.explains_end() {
                 upstream.client.explain_end(server);
             }
@@ -194,7 +226,7 @@ impl Proxy {
         // The side stream starts now: the Init of the next stream comes only after the resource
         // timeout if the upstream has nothing new (D21).
         culprit.inspect(|type_url| self.reroute_rejected(route, type_url));
-        if let Route::SideStream { type_url, .. } = route {
+        if let Some(type_url) = route.side_stream_type() {
             self.reroute(type_url);
         }
     }
@@ -218,10 +250,12 @@ impl Proxy {
             if state.stream.is_some() {
                 state.on_end(now, self.config.resource_timeout);
             }
-            let ended = state.stream.take().is_some();
+            let ended = state.stream.take();
+            // The next stream may lead to another server, also if this one had no response.
+            state.first_stream = state.first_stream.or_else(|| ended.map(|(_, stream)| stream));
             state.is_changed = true;
             if let Some(health) = &mut state.health {
-                if ended {
+                if ended.is_some() {
                     events.extend(health.on_end(now, None));
                 }
                 if stream.is_some() {
@@ -235,8 +269,8 @@ impl Proxy {
         self.on_health_events(route, events);
         if is_open {
             self.note_subscribed(now, route);
-            if let Route::SideStream { type_url, .. } = route {
-                self.expect_probe(now, &route.main(), type_url);
+            if let Some(type_url) = route.side_stream_type() {
+                self.expect_probe(now, &route.of_health(), type_url);
             }
         }
     }
@@ -253,21 +287,15 @@ impl Proxy {
 
     /// Subscriptions that the stream may have go out as soon as the transport has room.
     fn note_subscribed(&mut self, now: Duration, route: &Route) {
-        let upstream = self.upstreams.get_mut(route);
-        let Some(health) = upstream.and_then(|upstream| upstream.state.health.as_mut()) else { return };
+        let Some(UpstreamClient { client, state, .. }) = self.upstreams.get_mut(route) else { return };
+        let Some(health) = &mut state.health else { return };
         for type_url in health.to_subscribe().cloned().collect::<Vec<_>>() {
-            health.on_subscribe(now, &type_url);
+            health.on_subscribe(now, &type_url, client.brings_version(&type_url));
         }
     }
 
-    /// A response of a type came, with resources, or with an error for its names.
-    pub(super) fn on_answer(
-        &mut self,
-        now: Duration,
-        route: &Route,
-        type_url: &TypeUrl,
-        refused: Option<Status>,
-    ) {
+    /// A response of a type came.
+    pub(super) fn on_answer(&mut self, now: Duration, route: &Route, type_url: &TypeUrl, answer: TypeAnswer) {
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
         let state = &mut upstream.state;
         state.ended = None;
@@ -279,15 +307,16 @@ impl Proxy {
         let is_own_service = state.is_own_service;
         let mut events = Vec::new();
         if let Some(health) = &mut state.health {
-            events = match refused {
-                Some(status) => health.on_rejected(type_url, status),
-                None => health.on_response(type_url),
+            events = match answer {
+                TypeAnswer::Served => health.on_response(type_url),
+                TypeAnswer::Refused(status) => health.on_rejected(type_url, status),
+                TypeAnswer::RefusedInPart => Vec::new(),
             };
             state.is_changed |= health.to_subscribe().next().is_some();
         }
         self.on_health_events(route, events);
         // A new side stream had a response. It may lead to another server, which knows the type.
-        if matches!(route, Route::SideStream { .. }) && is_new && !is_own_service {
+        if route.side_stream_type().is_some() && is_new && !is_own_service {
             self.on_probe(now, route, type_url, Ok(()));
         }
     }
@@ -304,7 +333,7 @@ impl Proxy {
         {
             upstream.state.first_stream = None;
         }
-        let main = side_stream.main();
+        let main = side_stream.of_health();
         let upstream = self.upstreams.get_mut(&main);
         let Some(state) = upstream.map(|upstream| &mut upstream.state) else { return };
         state.is_changed = true;
@@ -333,10 +362,8 @@ impl Proxy {
 
     /// As [`reroute`](Self::reroute), for a type that may be isolated now: its side stream stays.
     fn reroute_rejected(&mut self, main: &Route, type_url: &TypeUrl) {
-        let is_on_side_stream = self.is_on_side_stream(main, type_url);
-        let side_stream = self.upstreams.get_mut(&main.side_stream(type_url));
-        if let Some(upstream) = side_stream.filter(|_| is_on_side_stream) {
-            upstream.is_retiring = false;
+        if self.is_on_side_stream(main, type_url) {
+            self.keep_side_stream(&main.side_stream(type_url));
         }
         self.reroute(type_url);
     }
@@ -370,10 +397,20 @@ impl Proxy {
             let due: Vec<_> = health.states().map(|(type_url, _)| type_url).filter(is_due).cloned().collect();
             self.on_health_events(&route, events);
             for type_url in due {
+                if !route.is_main() {
+                    self.on_probe(now, &route, &type_url, Ok(()));
+                    continue;
+                }
                 if self.expect_probe(now, &route, &type_url) {
                     continue;
                 }
                 let side_stream = route.side_stream(&type_url);
+                if self.subscriptions_of(&route, &type_url) + self.subscriptions_of(&side_stream, &type_url)
+                    == 0
+                {
+                    self.forget_type(&route, &type_url);
+                    continue;
+                }
                 let state = self.upstreams.get(&side_stream).map(|upstream| &upstream.state);
                 let timeout = self.config.resource_timeout;
                 let outcome = match state.is_some_and(|state| state.has_outlived_timeout(now, timeout)) {
@@ -415,15 +452,24 @@ impl Proxy {
         if !state.is_open() {
             state.ever.remove(type_url);
         }
-        let is_on_side_stream = matches!(route, Route::SideStream { .. });
-        let main = route.main();
-        let upstream = self.upstreams.get_mut(&main);
-        let Some(health) = upstream.and_then(|upstream| upstream.state.health.as_mut()) else { return };
+        let main = route.of_health();
         // A type with a side stream stays requested as long as a subscription uses the side stream.
-        if health.probe_at(type_url).is_some() == is_on_side_stream {
-            let events = health.release(type_url);
-            self.on_health_events(&main, events);
+        if self.is_on_side_stream(&main, type_url) != route.side_stream_type().is_some() {
+            return;
         }
+        self.forget_type(&main, type_url);
+    }
+
+    fn forget_type(&mut self, main: &Route, type_url: &TypeUrl) {
+        let upstream = self.upstreams.get_mut(main);
+        if let Some(health) = upstream.and_then(|upstream| upstream.state.health.as_mut()) {
+            let events = health.release(type_url);
+            self.on_health_events(main, events);
+        }
+    }
+
+    fn subscriptions_of(&self, route: &Route, type_url: &TypeUrl) -> usize {
+        self.upstreams.get(route).map_or(0, |upstream| upstream.state.subscriptions(type_url))
     }
 
     /// Lets a client subscribe to the types that its stream may have; others are deferred.
@@ -441,13 +487,12 @@ impl Proxy {
     /// The status for locators of a type when the upstream sent none for them (G4).
     pub(super) fn refusal(&self, route: &Route, type_url: &TypeUrl) -> Option<LocatorStatus> {
         let state = &self.upstreams.get(route)?.state;
-        // The status of a stream says nothing about a resource, so it is no data error (D28).
-        let failed = |status: &Status| LocatorStatus::Failed {
-            code: if status.code.is_data_error() { Code::UNAVAILABLE } else { status.code },
-            message: status.message.clone(),
+        let failed = |status: &Status| {
+            let Status { code, message } = refusal_for_clients(status);
+            LocatorStatus::Failed { code, message }
         };
-        if let Route::SideStream { .. } = route {
-            let rejected = self.health(&route.main()).and_then(|health| health.state(type_url));
+        if route.side_stream_type().is_some() {
+            let rejected = self.health(&route.of_health()).and_then(|health| health.state(type_url));
             return match rejected {
                 Some(SyncState::Rejected(_, status)) if state.ended.is_some() => Some(failed(status)),
                 _ => None,
@@ -464,8 +509,8 @@ impl Proxy {
     pub(super) fn retire_side_streams(&mut self) {
         let retiring = self.upstreams.iter().filter(|(_, upstream)| upstream.is_retiring);
         for side_stream in retiring.map(|(route, _)| route.clone()).collect::<Vec<_>>() {
-            let main = side_stream.main();
-            let Route::SideStream { type_url, .. } = &side_stream else { continue };
+            let main = side_stream.of_health();
+            let Some(type_url) = side_stream.side_stream_type() else { continue };
             let mut subscriptions = self.names.of_type(type_url).flat_map(|(_, name)| &name.upstream);
             if !subscriptions.all(|(id, subscription)| id.0 != main || subscription.is_answered) {
                 continue;
@@ -483,7 +528,10 @@ impl Proxy {
                 let (name, constraints) = (variant.name().clone(), variant.constraints().clone());
                 let id = VariantId { type_url: type_url.clone(), name, constraints };
                 let client = self.client(&main);
-                if is_own(&id.constraints) && client.is_none_or(|client| !client.has_variant(&id)) {
+                if self.authorities.of(&id.name) == main.authority
+                    && is_own(&id.constraints)
+                    && client.is_none_or(|client| !client.has_variant(&id))
+                {
                     transaction.remove(id);
                 }
             }
@@ -494,4 +542,13 @@ impl Proxy {
             self.pending.changed.insert(side_stream);
         }
     }
+}
+
+/// UNIMPLEMENTED is what the next proxy understands: other codes in errors are about a name (G4, D28).
+fn refusal_for_clients(status: &Status) -> Status {
+    let message = match status.code {
+        Code::UNIMPLEMENTED => Arc::clone(&status.message),
+        _ => status.to_string().into(),
+    };
+    Status { code: Code::UNIMPLEMENTED, message }
 }

@@ -41,7 +41,7 @@ fn sent(leaves: &mut [Delta; 3]) -> [String; 3] {
 }
 
 fn state(world: &World, type_name: &str) -> Option<SyncState> {
-    world.proxy.health(&Route::Shared)?.state(&type_url(type_name)).cloned()
+    world.proxy.health(&Route::SHARED)?.state(&type_url(type_name)).cloned()
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_type_that_ends_the_stream_among_others_passes_through_on_its_own() {
         assert_eq!(sent(&mut leaves), ["", "", ""]);
         world.commit("Y y[env=a]=3");
         assert_eq!(sent(&mut leaves), ["", "", "n3 Y y[env=a]=3"]);
-        assert_eq!(world.routes(), [Route::Shared]);
+        assert_eq!(world.routes(), [Route::SHARED]);
     }
 }
 
@@ -112,7 +112,7 @@ fn g4_a_type_that_is_refused_on_every_stream_is_answered_with_the_original_statu
         }
         assert_eq!(sent(&mut leaves)[2], "n2 Y y[env=a]=1", "{protocol:?}");
         assert!(matches!(state(&world, "Y"), Some(SyncState::Synced(_))), "{protocol:?}: it came back, too");
-        assert_eq!(world.routes(), [Route::Shared], "{protocol:?}");
+        assert_eq!(world.routes(), [Route::SHARED], "{protocol:?}");
     }
 }
 
@@ -155,8 +155,29 @@ fn a_type_that_came_back_leaves_its_own_stream_at_once() {
         world.is_up = true;
         world.pass(Duration::from_secs(120));
         assert!(matches!(state(&world, "Y"), Some(SyncState::Synced(_))), "{protocol:?}");
-        assert_eq!(world.routes(), [Route::Shared], "{protocol:?}");
+        assert_eq!(world.routes(), [Route::SHARED], "{protocol:?}");
     }
+}
+
+/// A stream of its own without any response counted for nothing, so no later one proved that the upstream serves the
+/// type (seed 870 of the simulator).
+#[test]
+fn a_type_without_a_response_on_its_own_stream_comes_back_too() {
+    let mut world = World::new(Protocol::Sotw, "CDS c=1; X x=1", ProxyConfig::default());
+    world.refused.insert("Y", Refusal::AmongOthers);
+    let _leaves = leaves(&world);
+    settle(&mut world);
+    assert!(matches!(state(&world, "Y"), Some(SyncState::Rejected(..))));
+    world.refused.clear();
+    world.lose();
+    settle(&mut world);
+    world.is_up = true;
+    world.commit("Y y[env=a]=2");
+    for _ in 0..20 {
+        settle(&mut world);
+    }
+    assert!(matches!(state(&world, "Y"), Some(SyncState::Synced(_))), "{:?}", state(&world, "Y"));
+    assert_eq!(world.routes(), [Route::SHARED]);
 }
 
 /// What is isolated and not wanted any more is not tried again: its time would be over at every
@@ -175,7 +196,74 @@ fn a_type_that_nobody_wants_any_more_is_forgotten_though_it_was_isolated() {
             settle(&mut world);
             assert!(world.proxy.next_deadline().is_none_or(|at| at > world.now), "{protocol:?}");
         }
-        assert_eq!(world.routes(), [Route::Shared]);
+        assert_eq!(world.routes(), [Route::SHARED]);
+    }
+}
+
+/// A subscription without users went upstream, the type ended the stream, and stayed refused for ever (seed 282 of the
+/// simulator).
+#[test]
+fn a_type_that_is_refused_when_nobody_wants_it_any_more_is_forgotten() {
+    for protocol in PROTOCOLS {
+        let mut world = world(protocol, Refusal::Always);
+        world.is_up = false;
+        let [_cds, _x, y] = leaves(&world);
+        world.run();
+        drop(y);
+        world.run();
+        world.is_up = true;
+        for _ in 0..20 {
+            settle(&mut world);
+        }
+        assert_eq!(state(&world, "Y"), None, "{protocol:?}");
+        assert!(matches!(state(&world, "X"), Some(SyncState::Synced(_))), "{protocol:?}");
+    }
+}
+
+/// The subscriptions of the side stream began a second time, and one of the two never ended (seed 135 of the
+/// simulator).
+#[test]
+fn a_side_stream_that_was_about_to_go_and_stays_has_each_subscription_once() {
+    for protocol in PROTOCOLS {
+        let mut world = world(protocol, Refusal::AmongOthers);
+        let [_cds, _x, y] = leaves(&world);
+        settle(&mut world);
+        // The main stream tries the type again after an outage, and the type ends it again.
+        world.lose();
+        world.pass(Duration::from_secs(30));
+        world.is_up = true;
+        settle(&mut world);
+        assert!(matches!(state(&world, "Y"), Some(SyncState::Rejected(..))), "{protocol:?}");
+        drop(y);
+        settle(&mut world);
+        settle(&mut world);
+        assert_eq!(world.routes(), [Route::SHARED], "{protocol:?}");
+        assert_eq!(state(&world, "Y"), None, "{protocol:?}");
+    }
+}
+
+/// When the type is tried again, the clients of a wildcard lost its error before there was an answer, as if nothing
+/// existed (seed 87 of the simulator).
+#[test]
+fn s37_a_wildcard_of_a_type_that_is_tried_again_is_not_complete_before_it_is_answered() {
+    for protocol in PROTOCOLS {
+        let mut world = world(protocol, Refusal::Always);
+        let mut all = world.leaf("Y", "*?env=a");
+        settle(&mut world);
+        assert_eq!(all.sent(), "n1 Y !\"*\"(12)", "{protocol:?}");
+        all.ack("Y", "1");
+        world.refused.clear();
+        world.is_slow = true;
+        for _ in 0..100 {
+            world.pass(Duration::from_secs(10));
+            all.now = world.now;
+            let sent = all.sent();
+            assert!(sent.is_empty() || sent.contains("!\"*\""), "{protocol:?}: {sent}");
+        }
+        world.is_slow = false;
+        world.run();
+        // In between it had the error that there is no answer (C5).
+        assert_eq!(all.sent(), "n3 Y y[env=a]=1", "{protocol:?}");
     }
 }
 

@@ -20,6 +20,8 @@ use crate::resource::VariantId;
 /// The trial of one response.
 #[derive(Debug)]
 pub(super) struct ResponseTrial {
+    /// Whose response it is.
+    route: Route,
     /// Dropped when the response was applied: then it is stable, or taken back.
     candidate: Candidate,
     contents: Vec<(VariantId, Version)>,
@@ -34,7 +36,7 @@ impl Proxy {
     ///
     /// One response is tried at a time, of delta upstreams with TP2.
     pub fn try_first(&mut self, route: &Route, server: usize, frame: &Bytes) -> Option<Delivery> {
-        if self.config.canaries == 0 || *route != Route::Shared || self.trial.is_some() {
+        if self.config.canaries == 0 || !route.is_shared() || self.trial.is_some() {
             return None;
         }
         let client = &mut self.upstreams.get_mut(route)?.client;
@@ -48,7 +50,7 @@ impl Proxy {
         self.counts.tried += 1;
         client.begin_wait(server);
         let contents = preview.variants;
-        self.trial = Some(ResponseTrial { candidate, contents });
+        self.trial = Some(ResponseTrial { route: route.clone(), candidate, contents });
         Some(delivery)
     }
 
@@ -80,7 +82,8 @@ impl Proxy {
             });
             Arc::<str>::from(format!("client {:?} of the proxy rejected it: {detail}", &*by.id))
         });
-        self.change(now, &Route::Shared, |client| {
+        let route = trial.route.clone();
+        self.change(now, &route, |client| {
             if let Some(text) = text {
                 let contents = trial.contents.iter().cloned();
                 contents.for_each(|(id, version)| client.refuse(id, version, Arc::clone(&text)));
@@ -93,9 +96,9 @@ impl Proxy {
 
     /// The stream of a response ended during its trial; the response is not applied.
     pub fn abandon(&mut self) {
-        if let Some(upstream) = self.upstreams.get_mut(&Route::Shared) {
+        let Some(trial) = self.trial.take() else { return };
+        if let Some(upstream) = self.upstreams.get_mut(&trial.route) {
             upstream.client.end_wait();
         }
-        self.trial = None;
     }
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::fixture::World;
-use super::view::{ReadRoute, Typed, View};
+use super::view::View;
 use super::{Notice, ProxyConfig, Route};
-use crate::client::Protocol;
+use crate::ClientName;
+use crate::client::{Protocol, ReadRoute};
 use crate::server::fixture::{Delta, parameters, payload, type_url};
-use crate::{ClientName, TypeUrl};
 
 fn trying(content: &str) -> World {
     World::new(Protocol::Delta, content, ProxyConfig { canaries: 1, ..ProxyConfig::default() })
@@ -282,24 +282,19 @@ fn t43_who_asked_while_others_tried_and_the_upstream_was_lost_is_asked_for_after
     assert_eq!(late.sent(), "n1 X r[pod=1]=B");
 }
 
-struct X;
-impl Typed for X {
-    const TYPE_URL: &'static str = "type.googleapis.com/X";
-}
-
 /// The view showed new content as soon as it was in the cache, although clients still tried it.
 #[test]
 fn a_program_reads_content_that_clients_try_first_only_when_it_is_accepted() {
     let mut world = trying("X r[env=a]=A");
     let view = View::new(world.proxy.cache());
     let read = |world: &World| {
-        view.follow(world.proxy.health(&Route::Shared).unwrap());
-        let guard = view.read::<X>();
+        view.follow(world.proxy.health(&Route::SHARED).unwrap());
+        let guard = view.read_raw(&type_url("X"));
         let ReadRoute::Cache(resources) = guard.route() else { panic!("it is synced") };
-        resources.get(&"r".into(), &parameters("env=a")).unwrap().payload().clone()
+        resources.get_with("r", &parameters("env=a")).unwrap().unwrap().0.clone()
     };
     let mut leaves = settled::<2>(&mut world);
-    assert_eq!((TypeUrl::from(X::TYPE_URL), read(&world)), (type_url("X"), payload("X", "r", "A")));
+    assert_eq!(read(&world), payload("X", "r", "A"));
     for (content, is_good, then) in [("B", false, "A"), ("C", true, "C")] {
         world.commit(&format!("X r[env=a]={content}"));
         let (at, sent) = canary(&mut leaves);

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use super::name::{SubscriptionId, UpstreamSubscription};
 use super::room::{WithoutRoom, too_long};
-use super::route::Route;
+use super::route::{Authorities, Route, RouteKind};
 use super::set::{RestoredSets, SetChange, SetId};
-use super::stream_state::StreamState;
+use super::stream_state::{StreamState, TypeAnswer};
 use super::{Key, Notice, Proxy};
 use crate::cache::LocatorStatus;
 use crate::client::health::Status;
 use crate::client::{Applied, Client, ClientConfig, Effects, Relay, Restored, WatchId};
 use crate::code::Code;
+use crate::resource::VariantId;
 use crate::subscription::{WILDCARD, is_set};
 use crate::xdstp::glob_of;
 
@@ -50,6 +51,10 @@ pub(super) struct Pending {
     /// Watches of upstream subscriptions that ended. T43b: they end after all new ones have begun,
     /// so no shared variant goes in between, and the server gets both in one request.
     pub(super) ended: Vec<(Route, WatchId)>,
+    /// Watches that their server refuses, as it does not serve the type.
+    refused: BTreeSet<(Route, WatchId)>,
+    /// See [`Proxy::take_dropped`].
+    dropped: Vec<VariantId>,
     /// Names of which locators may wait that the cache has not reported.
     pub(super) awaiting: Vec<Key>,
     /// See [`Proxy::take_changed`].
@@ -61,10 +66,11 @@ impl NewClients {
         Self { configure: Box::new(configure), restored: Vec::new(), restored_at: Duration::ZERO }
     }
 
-    fn make(&mut self, route: &Route, relay: Relay) -> Client {
-        let is_own = |restored: &Restored| match (&relay.stamp, route) {
-            (Some(stamp), Route::Node(_)) => restored.id.constraints == *stamp,
-            _ => *route == Route::Shared,
+    fn make(&mut self, route: &Route, relay: Relay, authorities: &Authorities) -> Client {
+        let is_own = |restored: &Restored| match (&relay.stamp, &route.kind) {
+            _ if authorities.of(&restored.id.name) != route.authority => false,
+            (Some(stamp), RouteKind::Node(_)) => restored.id.constraints == *stamp,
+            _ => route.is_shared(),
         };
         let (own, others) = std::mem::take(&mut self.restored).into_iter().partition(is_own);
         self.restored = others;
@@ -104,14 +110,23 @@ impl Proxy {
         Some(effects)
     }
 
-    /// Makes the client of the shared route, and takes what the file of an earlier run has: the
+    /// Variants that no main stream brings any more since the last call, although no server removed them: the type is
+    /// refused, or has a stream of its own. The file must forget them, because it would not follow their changes.
+    /// To be called after each event, after [`take_set_changes`](Self::take_set_changes).
+    pub fn take_dropped(&mut self) -> Vec<VariantId> {
+        std::mem::take(&mut self.pending.dropped)
+    }
+
+    /// Makes the clients of the shared routes, and takes what the file of an earlier run has: the
     /// wildcards and globs that were complete, and all variants. Until an upstream responds, these
     /// are all members of each set, unless one of them is missing when the set gets its first
     /// subscription.
     pub fn restore(&mut self, now: Duration, sets: impl IntoIterator<Item = SetId>, restored: Vec<Restored>) {
         self.sets.restored = RestoredSets::new(sets, restored.iter().map(|restored| restored.id.clone()));
         (self.new_clients.restored, self.new_clients.restored_at) = (restored, now);
-        self.make_client(&Route::Shared);
+        for authority in self.authorities.all() {
+            self.make_client(&Route { authority, kind: RouteKind::Shared });
+        }
     }
 
     /// The resources of the file whose route has no client yet.
@@ -121,8 +136,9 @@ impl Proxy {
     }
 
     fn make_client(&mut self, route: &Route) {
+        let relay = route.relay(&self.cache, &self.config.upstream);
         let upstream = UpstreamClient {
-            client: self.new_clients.make(route, route.relay(&self.cache, &self.config.upstream)),
+            client: self.new_clients.make(route, relay, &self.authorities),
             watches: BTreeMap::new(),
             without_room: WithoutRoom::default(),
             is_connected: false,
@@ -137,6 +153,9 @@ impl Proxy {
     pub(super) fn watch(&mut self, now: Duration, key: &Key, id: &SubscriptionId) {
         let (route, parameters) = &**id;
         self.leave_room(key, id);
+        if let Some(name) = self.names.get_mut(key) {
+            name.look_at_unused(id);
+        }
         if let Some(status) = self.no_stream(route) {
             let Some(name) = self.names.get_mut(key) else { return };
             let Some(subscription) = name.upstream.get_mut(id) else { return };
@@ -211,7 +230,43 @@ impl Proxy {
         }
     }
 
+    /// G4: nobody who subscribes later is sent what the proxy has of a type that is not served any more. Clients
+    /// that have it were sent the status before this.
+    fn drop_refused(&mut self) {
+        for (route, watch) in std::mem::take(&mut self.pending.refused) {
+            let Some(upstream) = self.upstreams.get_mut(&route) else { continue };
+            if !upstream.watches.contains_key(&watch) {
+                continue;
+            }
+            let dropped = upstream.client.drop_refused(watch);
+            let touched = dropped.iter().map(|id| (id.type_url.clone(), id.name.clone()));
+            self.pending.touched.extend(touched.filter(|key| self.names.get(key).is_some()));
+            if route.is_main() {
+                self.pending.dropped.extend(dropped);
+            }
+        }
+    }
+
+    /// A side stream that was about to go stays. Its subscriptions begin anew, so those from before end.
+    pub(super) fn keep_side_stream(&mut self, side_stream: &Route) {
+        let Some(upstream) = self.upstreams.get_mut(side_stream).filter(|upstream| upstream.is_retiring)
+        else {
+            return;
+        };
+        upstream.is_retiring = false;
+        let has_ended = |(key, id): &(Key, SubscriptionId)| {
+            self.names.get(key).is_none_or(|name| !name.upstream.contains_key(id))
+        };
+        let ended = upstream.watches.iter().filter(|(_, of)| has_ended(of));
+        self.pending.ended.extend(ended.map(|(watch, _)| (side_stream.clone(), *watch)));
+    }
+
     fn unwatch(&mut self, route: &Route, watch: WatchId) {
+        let Some(upstream) = self.upstreams.get(route) else { return };
+        let key = upstream.watches.get(&watch).map(|(key, _)| key);
+        if key.is_some_and(|key| route.is_main() && self.is_on_side_stream(&route.of_health(), &key.0)) {
+            self.pending.dropped.extend(upstream.client.variants_of(watch));
+        }
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
         upstream.client.on_unwatch(watch);
         self.pending.changed.insert(route.clone());
@@ -244,6 +299,7 @@ impl Proxy {
     fn settle(&mut self, now: Duration) {
         loop {
             self.match_touched(now);
+            self.drop_refused();
             for (route, watch) in std::mem::take(&mut self.pending.ended) {
                 self.unwatch(&route, watch);
             }
@@ -262,7 +318,7 @@ impl Proxy {
         // A client is not needed when it has no subscriptions and nothing of it is left in the
         // cache.
         self.upstreams.retain(|route, upstream| {
-            let is_needed = *route == Route::Shared
+            let is_needed = route.is_shared()
                 || !upstream.watches.is_empty()
                 || upstream.is_retiring
                 || !upstream.client.is_idle();
@@ -311,9 +367,15 @@ impl Proxy {
         if let Some(applied) = &effects.response {
             self.counts.replaced += applied.replaced as u64;
             self.stop_sharing(route, applied);
-            // With a valid resource in the response, the type is served.
-            let refused = refused.filter(|_| applied.valid == 0);
-            self.on_answer(now, route, &applied.type_url, refused);
+            let type_url = &applied.type_url;
+            let is_whole = self.client(route).is_some_and(|client| client.refuses_type(type_url));
+            let answer = match refused {
+                // With a valid resource in the response, the type is served.
+                Some(status) if applied.valid == 0 && is_whole => TypeAnswer::Refused(status),
+                Some(_) if applied.valid == 0 => TypeAnswer::RefusedInPart,
+                Some(_) | None => TypeAnswer::Served,
+            };
+            self.on_answer(now, route, type_url, answer);
         }
     }
 
@@ -326,21 +388,21 @@ impl Proxy {
         subscription.read_answer(watch, &upstream.client);
         let refused = match &subscription.answer {
             Some(LocatorStatus::Failed { code: code @ Code::UNIMPLEMENTED, message }) => {
+                self.pending.refused.insert((route.clone(), watch));
                 Some(Status { code: *code, message: Arc::clone(message) })
             }
             _ => None,
         };
         let is_complete = subscription.answer == Some(LocatorStatus::Complete);
         if is_set(key.1.as_str()) {
-            self.sets.changes.extend(match route {
-                Route::Shared | Route::Node(_) if is_complete && !name.is_unshared => {
-                    Some(SetChange::Complete(set_id(key, id)))
-                }
-                Route::Shared | Route::Node(_) => Some(SetChange::Left(set_id(key, id))),
-                Route::Alone(_) | Route::SideStream { .. } => is_complete.then(|| unkept(key)),
+            self.sets.changes.extend(match route.is_main() {
+                true if is_complete && !name.is_unshared => Some(SetChange::Complete(set_id(key, id))),
+                true => Some(SetChange::Left(set_id(key, id))),
+                false => is_complete.then(|| unkept(key)),
             });
         }
         name.match_waiting(id);
+        name.look_at_unused(id);
         self.pending.touched.insert(key.clone());
         refused
     }

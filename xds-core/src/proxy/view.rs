@@ -27,33 +27,40 @@
 //! ```
 //! use std::task::{Context, Poll, Waker};
 //! use std::time::Duration;
+//! use prost::Message;
+//! use xds_core::client::ReadRoute;
 //! use xds_core::client::health::Health;
-//! use xds_core::proxy::view::{ViewChange, ReadRoute, Typed, View, ViewEvent, ViewRequest};
-//! use xds_core::{Cache, Parameters, Resource, Transaction, TypeUrl};
+//! use xds_core::proxy::view::{ViewChange, View, ViewEvent, ViewRequest};
+//! use xds_core::{Cache, Resource, Transaction, TypeUrl};
 //!
-//! struct Things;
-//! impl Typed for Things {
-//!     const TYPE_URL: &'static str = "example.com/acme.Thing";
-//! }
-//!
-//! let things = TypeUrl::from(Things::TYPE_URL);
+//! # #[derive(Clone, PartialEq, prost::Message)]
+//! # struct Thing {
+//! #     #[prost(string, tag = "1")]
+//! #     name: String,
+//! # }
+//! # impl prost::Name for Thing {
+//! #     const NAME: &'static str = "Thing";
+//! #     const PACKAGE: &'static str = "acme";
+//! # }
+//! let things = TypeUrl::of::<Thing>();
 //! let (cache, mut health) = (Cache::new(), Health::default());
 //! let view = View::new(&cache);
 //! let mut watch = view.watch(ViewRequest { types: vec![things.clone()], ..ViewRequest::default() })?;
-//! assert!(matches!(view.read::<Things>().route(), ReadRoute::Upstream(_)), "nothing is known yet");
+//! assert!(matches!(view.read::<Thing>().route(), ReadRoute::Upstream(_)), "nothing is known yet");
 //!
 //! // The upstream answers.
 //! health.request(Duration::ZERO, &things);
 //! health.on_open(Duration::ZERO);
 //! let mut transaction = Transaction::new();
-//! transaction.put(Resource::new(things.clone(), "a", "payload")?);
+//! let payload = Thing { name: "a".into() }.encode_to_vec();
+//! transaction.put(Resource::new(things.clone(), "a", payload)?);
 //! cache.commit(transaction)?;
 //! health.on_response(&things);
 //! view.follow(&health);
 //!
-//! let guard = view.read::<Things>();
+//! let guard = view.read::<Thing>();
 //! let ReadRoute::Cache(resources) = guard.route() else { panic!("it is synced") };
-//! assert_eq!(resources.get(&"a".into(), &Parameters::new()).unwrap().payload(), "payload");
+//! assert_eq!(resources.get("a")?.unwrap().name, "a");
 //!
 //! let context = Context::from_waker(Waker::noop());
 //! let Poll::Ready(Some(Ok(ViewEvent::Init(init)))) = watch.poll_event(&context) else { panic!("comes first") };
@@ -65,11 +72,10 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `guard` | [`ReadGuard`]: reads of one type |
 //! | `watch` | [`ViewWatch`]: reports of changes, and the reasons why a watch fails |
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use arc_swap::ArcSwap;
@@ -77,21 +83,23 @@ use atomic_waker::AtomicWaker;
 
 use crate::cache::{Cache, Snapshot, lock};
 use crate::client::health::{Generation, Health, SyncState};
+use crate::client::{GenerationReaders, ReadGuard, Routes, ServedNames, readable};
 use crate::name::TypeUrl;
+use crate::parameters::Parameters;
+use crate::payload::{Payload, Raw, ResourceType};
 
-pub use guard::{ReadGuard, ReadRoute, Resources, Typed};
 pub use watch::{ViewChange, ViewError, ViewEvent, ViewRequest, ViewWatch};
 
 #[cfg(test)]
 mod fixture;
-mod guard;
 #[cfg(test)]
 mod tests;
 mod watch;
 #[cfg(test)]
 mod watch_tests;
 
-/// The types of one upstream as readers in the process see them. A read never waits for a writer.
+/// The types of one upstream as readers in the process see them. A read never waits for a writer. In a proxy of
+/// several lists of servers, each list has a view of its own (C16).
 #[derive(Debug)]
 pub struct View(Arc<SharedView>);
 
@@ -99,6 +107,7 @@ pub struct View(Arc<SharedView>);
 #[derive(Debug)]
 struct SharedView {
     cache: Arc<Cache>,
+    names: ServedNames,
     present: ArcSwap<Present>,
     listeners: Mutex<Listeners>,
     /// The view was dropped.
@@ -115,13 +124,6 @@ struct Present {
     is_building: bool,
 }
 
-/// The number of guards on a generation.
-#[derive(Debug)]
-struct GenerationReaders {
-    generation: Generation,
-    count: AtomicUsize,
-}
-
 #[derive(Debug, Default)]
 struct Listeners {
     watches: Vec<Weak<AtomicWaker>>,
@@ -133,6 +135,11 @@ impl View {
     /// A view of a cache whose upstream has had no response yet.
     #[must_use]
     pub fn new(cache: &Arc<Cache>) -> Self {
+        Self::of(cache, ServedNames::default())
+    }
+
+    /// A view of these names alone.
+    pub(crate) fn of(cache: &Arc<Cache>, names: ServedNames) -> Self {
         let readers = Arc::new(GenerationReaders::new(Generation::ZERO));
         let generations = vec![Arc::downgrade(&readers)];
         let listeners = Mutex::new(Listeners { watches: Vec::new(), generations });
@@ -140,6 +147,7 @@ impl View {
             Present { readers, states: BTreeMap::new(), snapshot: cache.snapshot(), is_building: true };
         Self(Arc::new(SharedView {
             cache: Arc::clone(cache),
+            names,
             present: ArcSwap::from_pointee(present),
             listeners,
             is_closed: AtomicBool::new(false),
@@ -179,8 +187,25 @@ impl View {
 
     /// Reads one type until the guard is dropped. All reads of a guard are of one moment.
     #[must_use]
-    pub fn read<T: Typed>(&self) -> ReadGuard<T> {
-        ReadGuard::new(self.0.present.load_full())
+    pub fn read<T: ResourceType>(&self) -> ReadGuard<T> {
+        self.guard(TypeUrl::of::<T>())
+    }
+
+    /// As [`read`](Self::read), for any type, as bytes.
+    #[must_use]
+    pub fn read_raw(&self, type_url: &TypeUrl) -> ReadGuard<Raw> {
+        self.guard(type_url.clone())
+    }
+
+    fn guard<T: Payload>(&self, type_url: TypeUrl) -> ReadGuard<T> {
+        let present = self.0.present.load();
+        let readable = readable(&type_url, present.states.get(&type_url));
+        let route = match self.0.names.numbers.is_empty() {
+            true => Routes::One(readable),
+            false => Routes::OfServers { names: self.0.names.clone(), readable },
+        };
+        let (snapshot, generation) = (Arc::clone(&present.snapshot), present.generation());
+        ReadGuard::new(type_url, snapshot, Parameters::new(), route, generation).counted(&present.readers)
     }
 
     /// Watches some types. While a generation is being built, only the request itself is checked.
@@ -208,7 +233,7 @@ impl View {
     pub fn readers(&self) -> Vec<(Generation, usize)> {
         let generations = lock(&self.0.listeners).generations.clone();
         let readers = generations.iter().filter_map(Weak::upgrade);
-        let counts = readers.map(|readers| (readers.generation, readers.count.load(Ordering::Relaxed)));
+        let counts = readers.map(|readers| (readers.generation, readers.count()));
         counts.filter(|(_, count)| *count > 0).collect()
     }
 }
@@ -238,12 +263,6 @@ impl Present {
             && self.generation() == health.generation()
             && Arc::ptr_eq(&self.snapshot, snapshot)
             && self.states.iter().eq(health.states())
-    }
-}
-
-impl GenerationReaders {
-    fn new(generation: Generation) -> Self {
-        Self { generation, count: AtomicUsize::new(0) }
     }
 }
 

@@ -159,6 +159,6 @@ fn g4_d28_the_status_of_a_stream_is_no_error_of_a_resource() {
         let mut leaf = chain.last().leaf("X", "a");
         chain.settle();
         leaf.now = chain.last().now;
-        assert_eq!(leaf.sent(), "n1 X !\"a\"(14)");
+        assert_eq!(leaf.sent(), "n1 X !\"a\"(12)");
     }
 }

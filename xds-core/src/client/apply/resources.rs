@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{Applier, NewVariant};
 use crate::client::cache_changes::VariantKey;
-use crate::client::received::{Payload, ReceivedResource, Removal};
+use crate::client::received::{ReceivedPayload, ReceivedResource, Removal};
 use crate::client::rejection::{Reason, Rejection};
 use crate::client::resource_state::{ResourceState, ResourceStatus};
 use crate::client::watched_type::expiry_of;
@@ -77,12 +77,12 @@ impl Applier<'_> {
             return;
         }
         match received.payload {
-            Payload::Message(payload) => self.apply_payload(&received, payload, aliases),
-            Payload::Redirect(locator) if self.relay.is_some() => {
+            ReceivedPayload::Message(payload) => self.apply_payload(&received, payload, aliases),
+            ReceivedPayload::Redirect(locator) if self.relay.is_some() => {
                 self.apply_payload(&received, locator, aliases);
             }
-            Payload::Absent => self.apply_without_payload(&received, aliases),
-            Payload::Redirect(_) => {
+            ReceivedPayload::Absent => self.apply_without_payload(&received, aliases),
+            ReceivedPayload::Redirect(_) => {
                 let name = ResourceName::new(&*received.name);
                 self.applied.rejections.push(Rejection::new(name, Reason::Redirect));
             }
@@ -96,7 +96,7 @@ impl Applier<'_> {
         let own_aliases = self.watched.own_aliases(received);
         let mut extras =
             Extras::received(received.ttl, own_aliases, received.do_not_cache, received.metadata);
-        if matches!(received.payload, Payload::Redirect(_)) {
+        if matches!(received.payload, ReceivedPayload::Redirect(_)) {
             extras.get_or_insert_default().is_redirect = true;
         }
         // The variant is in the cache: this may be a duplicate in the response, or unchanged.
@@ -162,7 +162,7 @@ impl Applier<'_> {
         }
         // D23: a proxy may send the payload to its clients without a wrapper. They would take the
         // name in the payload for the name of the resource.
-        let is_passed_on = self.relay.is_some() && !matches!(received.payload, Payload::Redirect(_));
+        let is_passed_on = self.relay.is_some() && !matches!(received.payload, ReceivedPayload::Redirect(_));
         if let Some(other) = other_name(&self.watched.type_url, &name, payload).filter(|_| is_passed_on) {
             self.applied.rejections.push(Rejection::of(key.0, key.1, Reason::NamedOtherwise { other }));
             return;

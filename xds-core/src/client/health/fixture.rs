@@ -75,7 +75,7 @@ impl Fixture {
     /// Subscribes to the types that the stream may have and does not have yet.
     pub(crate) fn ask(&mut self) {
         let to_subscribe: Vec<_> = self.health.to_subscribe().cloned().collect();
-        to_subscribe.iter().for_each(|of| self.health.on_subscribe(self.now, of));
+        to_subscribe.iter().for_each(|of| self.health.on_subscribe(self.now, of, false));
     }
 
     pub(crate) fn respond(&mut self, types: &str) -> String {

@@ -71,8 +71,19 @@ impl Generation {
 }
 
 impl Status {
-    /// Whether servers end a stream with this status when they do not know a type. Other codes are
-    /// about the server or the network.
+    /// Whether servers end a stream with this status when they do not know a type (G4b).
+    ///
+    /// | code | taken as | reason |
+    /// | --- | --- | --- |
+    /// | UNIMPLEMENTED | the type | what gRPC says of a method that does not exist, and servers say of a type |
+    /// | INVALID_ARGUMENT, NOT_FOUND | the type | servers that look up the type of a request, and have none |
+    /// | OK | the server | it ends streams, for example because of their age |
+    /// | UNAVAILABLE, CANCELLED, DEADLINE_EXCEEDED | the server | an outage, a shutdown, a proxy in between |
+    /// | INTERNAL, UNKNOWN, DATA_LOSS | the server | a defect, which may be over at the next stream |
+    /// | UNAUTHENTICATED, PERMISSION_DENIED | the server | about the client, whatever it subscribes to; watchers get the code |
+    /// | RESOURCE_EXHAUSTED, FAILED_PRECONDITION, ABORTED, OUT_OF_RANGE, ALREADY_EXISTS | the server | a limit or a state, which changes |
+    ///
+    /// A wrong guess costs little: the search leaves a type out only if it ends the stream alone.
     #[must_use]
     pub fn may_mean_a_type(&self) -> bool {
         [UNIMPLEMENTED, Code::INVALID_ARGUMENT, Code::NOT_FOUND].contains(&self.code)

@@ -84,7 +84,7 @@ fn the_time_of_silence_begins_when_the_type_is_asked() {
     health.request(Duration::ZERO, &url("a"));
     assert_eq!(health.next_deadline(), None, "timers run only on a stream");
     health.on_open(Duration::from_secs(1));
-    health.on_subscribe(Duration::from_secs(4), &url("a"));
+    health.on_subscribe(Duration::from_secs(4), &url("a"), false);
     assert_eq!(health.next_deadline(), Some(Duration::from_secs(14)));
     health.on_end(Duration::from_secs(5), None);
     assert_eq!(health.next_deadline(), None);
@@ -104,7 +104,7 @@ fn without_a_requested_type_there_is_no_init_and_nothing_to_ask() {
 fn asking_for_what_is_not_requested_breaks_an_invariant() {
     let mut f = Fixture::of("a");
     f.open();
-    f.health.on_subscribe(f.now, &url("b"));
+    f.health.on_subscribe(f.now, &url("b"), false);
 }
 
 #[test]
@@ -222,4 +222,37 @@ fn whatever_happens_a_type_is_in_one_list_of_an_init() {
         assert!(!is_open || f.health.is_init());
     }
     quickcheck::QuickCheck::new().tests(2000).quickcheck(prop as fn(Vec<(u8, u8)>));
+}
+
+/// SotW: a server that has nothing new sends nothing, so nobody waits for it.
+#[test]
+fn a_stream_that_begins_with_versions_is_known_within_a_second() {
+    let (now, second) = (Duration::ZERO, Duration::from_secs(1));
+    let mut health = Health::default();
+    for of in ["a", "b"] {
+        health.request(now, &url(of));
+    }
+    health.on_open(now);
+    for of in ["a", "b"] {
+        health.on_subscribe(now, &url(of), false);
+        health.on_response(&url(of));
+    }
+    health.on_end(now, None);
+    health.on_open(now);
+    for of in ["a", "b"] {
+        health.on_subscribe(now, &url(of), true);
+    }
+    assert!(health.on_response(&url("a")).is_empty(), "the other one may have news");
+    assert!(health.next_deadline().is_some_and(|at| at < second));
+    let events = health.on_timeout(second);
+    let [Event::Init(init)] = &events[..] else { panic!("{events:?}") };
+    assert!(init.confirmed.contains(&url("a")) && init.pending.contains(&url("b")), "{init:?}");
+    assert!(health.state(&url("b")).unwrap().is_readable(), "what it has stays in use");
+}
+
+#[test]
+fn g4b_the_statuses_that_mean_a_type_are_those_of_the_table() {
+    let means_a_type = |code| Status { code: Code(code), message: "".into() }.may_mean_a_type();
+    let codes: Vec<_> = (0..=16).filter(|code| means_a_type(*code)).collect();
+    assert_eq!(codes, [3, 5, 12], "INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED");
 }

@@ -4,21 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::*;
-use crate::client::Code;
 use crate::client::health::Status;
 use crate::client::health::fixture::{Fixture, shown_init, shown_state, url};
+use crate::client::{Code, ReadRoute};
 use crate::server::fixture::{commit, parameters, payload};
 use crate::variants::Variant;
-
-pub(super) struct A;
-impl Typed for A {
-    const TYPE_URL: &'static str = "type.googleapis.com/a";
-}
-
-pub(super) struct B;
-impl Typed for B {
-    const TYPE_URL: &'static str = "type.googleapis.com/b";
-}
 
 pub(super) struct Viewed {
     pub(super) upstream: Fixture,
@@ -84,8 +74,12 @@ impl Viewed {
     }
 
     /// Content and name of what a type has for some parameters, or where reads of it go.
-    pub(super) fn read<T: Typed>(&self, name: &str, text: &str) -> String {
-        shown_read(&self.view.read::<T>(), name, text)
+    pub(super) fn read(&self, letter: &str, name: &str, text: &str) -> String {
+        shown_read(&self.guard(letter), name, text)
+    }
+
+    pub(super) fn guard(&self, letter: &str) -> ReadGuard<Raw> {
+        self.view.read_raw(&url(letter))
     }
 }
 
@@ -98,18 +92,14 @@ pub(super) fn status_of(letter: &str) -> Status {
     Status { code: Code(12), message: format!("what is {letter}?").into() }
 }
 
-pub(super) fn shown_read<T: Typed>(guard: &ReadGuard<T>, name: &str, text: &str) -> String {
+pub(super) fn shown_read(guard: &ReadGuard<Raw>, name: &str, text: &str) -> String {
     match guard.route() {
         ReadRoute::Cache(resources) => {
-            let found = resources.get(&name.into(), &parameters(text));
-            found.map_or_else(|| "-".into(), |variant| content(&url_of::<T>(), variant))
+            let found = resources.get_with(name, &parameters(text)).unwrap();
+            found.map_or_else(|| "-".into(), |found| content(guard.type_url(), found.variant()))
         }
         ReadRoute::Upstream(status) => format!("upstream {}", status.code),
     }
-}
-
-fn url_of<T: Typed>() -> TypeUrl {
-    T::TYPE_URL.into()
 }
 
 fn content(type_url: &TypeUrl, variant: &Variant) -> String {

@@ -10,6 +10,7 @@ use atomic_waker::AtomicWaker;
 
 use super::{Present, SharedView};
 use crate::cache::TypeSnapshot;
+use crate::client::ServedNames;
 use crate::client::health::{Generation, Init, Status, SyncState};
 use crate::name::{Revision, TypeUrl};
 use crate::resource::VariantId;
@@ -277,7 +278,7 @@ impl ViewWatch {
         for (type_url, _) in reported.states.iter().filter(|(_, state)| state.is_readable()) {
             let now = present.snapshot.of_type(type_url).unwrap_or(&nothing);
             let before = self.resources.insert(type_url.clone(), now.clone()).unwrap_or_default();
-            compare(type_url, &before, now, &mut changes);
+            compare(type_url, &self.shared.names, &before, now, &mut changes);
         }
         (!changes.is_empty()).then_some(ViewEvent::Changes(changes))
     }
@@ -285,18 +286,24 @@ impl ViewWatch {
 
 /// The changes from one state of a type to another. A variant that was removed and came back with
 /// the same version is no change.
-fn compare(type_url: &TypeUrl, before: &TypeSnapshot, now: &TypeSnapshot, changes: &mut Vec<ViewChange>) {
+fn compare(
+    type_url: &TypeUrl,
+    names: &ServedNames,
+    before: &TypeSnapshot,
+    now: &TypeSnapshot,
+    changes: &mut Vec<ViewChange>,
+) {
     let has = |variants: Option<&Variants>, variant: &Arc<Variant>| {
         let other = variants.and_then(|variants| variants.get(variant.constraints()));
         other.map(|other| Arc::ptr_eq(other, variant) || other.version() == variant.version())
     };
     let mut found: Vec<(&Arc<Variant>, bool)> = Vec::new();
-    for (name, variants) in now.iter() {
+    for (name, variants) in now.iter().filter(|(name, _)| names.has(name)) {
         let known = before.get(name);
         let is_new = |variant: &&Arc<Variant>| has(known, variant) != Some(true);
         found.extend(variants.iter().filter(is_new).map(|variant| (variant, true)));
     }
-    for (name, variants) in before.iter() {
+    for (name, variants) in before.iter().filter(|(name, _)| names.has(name)) {
         let is_gone = |variant: &&Arc<Variant>| has(now.get(name), variant).is_none();
         found.extend(variants.iter().filter(is_gone).map(|variant| (variant, false)));
     }
