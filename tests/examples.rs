@@ -134,3 +134,19 @@ fn a_program_reads_from_the_cache_of_its_proxy_also_when_the_control_plane_is_aw
     assert_eq!(code.len(), 3);
     code.iter().for_each(|block| assert!(program.contains(block), "not in the example:\n{block}"));
 }
+
+#[test]
+fn an_agent_reads_by_kind_and_goes_without_the_kind_that_its_control_plane_lacks() {
+    let status = "INVALID_ARGUMENT: envoy.extensions.transport_sockets.tls.v3.Secret is not served here";
+    let mut lines = printed("typed_getters");
+    assert!(lines.remove(0).starts_with("before the first response: UNAVAILABLE: "), "{lines:#?}");
+    let expected = [
+        "cluster web: web is there".to_owned(),
+        "cluster shop: there is none".to_owned(),
+        format!("secret web: {status}"),
+        "after a change, cluster shop: shop is there".to_owned(),
+        "after the upgrade, secret web: web is there".to_owned(),
+        "after the upgrade, cluster web: web is there".to_owned(),
+    ];
+    assert_eq!(lines, expected);
+}

@@ -91,7 +91,9 @@ fn refusal(request: &Request, names: &HostNames, is_grpc: bool) -> Option<Respon
 impl HostNames {
     /// Whether this `Host` header is accepted.
     fn allow(&self, host: &str) -> bool {
-        let Ok(authority) = host.parse::<Authority>() else { return false };
+        // RFC 9110, 7.2: a `Host` has no user.
+        let authority = host.parse::<Authority>().ok().filter(|_| !host.contains('@'));
+        let Some(authority) = authority else { return false };
         let name = authority.host().trim_end_matches('.').to_ascii_lowercase();
         let address = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(&name);
         address.parse::<IpAddr>().is_ok() || name == "localhost" || self.0.contains(&name)
@@ -113,8 +115,9 @@ mod tests {
         for host in allowed {
             assert!(names.allow(host), "{host}");
         }
-        for host in ["", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example:1", "a b", "x@y z"]
-        {
+        let refused =
+            ["", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example:1", "a b", "x@y z"];
+        for host in refused.into_iter().chain(["a@localhost", "a:b@127.0.0.1:1"]) {
             assert!(!names.allow(host), "{host}");
         }
     }

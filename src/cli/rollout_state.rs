@@ -6,7 +6,7 @@
 //! | `refused` | the changes that are not tried again, also after a restart; no file if there is none |
 //! | `requested` | the number of the last commit with steps of its own that all clients have |
 //! | `status.json` | the rollout that runs, or why there is none |
-//! | `source` | the folder or the store of which this is the state |
+//! | `source` | the folder or the store of which this is the state; in a second line `stable`, once there is one |
 //! | `lock` | locked by the server |
 //! | `order` | `promote`, `promote-refused` or `abort`, and how many rollouts were promoted, refused and replaced when `xds rollout` wrote it; the server removes it |
 //!
@@ -65,10 +65,16 @@ pub(super) enum RolloutStateError {
     File { path: PathBuf, error: io::Error },
     #[error(
         "{}: the stored stable state is damaged ({reason}), so the server cannot tell which state clients have. \
-         Restore the file, or remove it: then all clients get the newest state when the server starts",
+         Restore the file, or remove it and `source`: then all clients get the newest state when the server starts",
         path.display()
     )]
     Damaged { path: PathBuf, reason: &'static str },
+    #[error(
+        "{}: the stable state was stored here and is gone, so the server cannot tell which state clients have. Restore \
+         it, or remove `source`: then all clients get the newest state when the server starts",
+        path.display()
+    )]
+    Lost { path: PathBuf },
     #[error(
         "{}: the file is damaged ({reason}), so the server cannot tell which change was refused. \
          Restore the file, or remove it: then the refused change is tried again when the server starts",
@@ -180,6 +186,7 @@ impl RolloutState {
 
     pub(super) fn store_stable(&self, stable: &Snapshot) -> Result<(), RolloutStateError> {
         self.replace("stable", &stable_bytes(stable), true)?;
+        self.note_stable()?;
         match &stable.origin().rollout {
             Some(requested) => self.replace("requested", format!("{}\n", requested.number).as_bytes(), true),
             None => Ok(()),

@@ -378,13 +378,14 @@ impl Serve {
         });
         let grpc = store.as_ref().zip(access.as_ref());
         let troubles = page.troubles().clone();
-        let grpc =
-            grpc.map(|(store, access)| store.api(access, troubles, server.clients(), rolling.is_some()));
+        let grpc = grpc
+            .map(|(store, access)| store.api(access, troubles.clone(), server.clients(), rolling.is_some()));
         let admin_routes = page.routes(server.clients()).merge(health).merge(xds::metrics::routes(registry));
         let (mut local, mut _server_file) = (None, None);
         if let (Some(store), Some(admin)) = (&store, &admin) {
             local = admin.open_local()?;
-            _server_file = store.write_server_file(local.as_ref().unwrap_or(admin).address())?;
+            let address = local.as_ref().unwrap_or(admin).address();
+            _server_file = store.write_server_file(address, &troubles);
         }
         let tokens = access.map(|access| tokio::spawn(access.follow(TOKENS_EVERY)));
         let _local = local.zip(grpc.clone()).map(|(local, grpc)| local.serve_grpc(grpc));

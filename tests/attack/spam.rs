@@ -41,9 +41,9 @@ pub(crate) async fn new_names(target: Target) {
     .await;
 }
 
-/// The same beside a wildcard, which makes the server answer what is dropped, too. One attacker, who reads nothing.
+/// The same beside a wildcard, which makes the server answer what is dropped, too. The attackers read nothing.
 pub(crate) async fn unread_answers(target: Target) {
-    attack(target, 1, |target: Target, attacker| async move {
+    attack(target, 3, |target: Target, attacker| async move {
         let names = move |round| (0..1_000).map(move |name| format!("absent-{attacker}-{round}-{name}"));
         change(target, false, move |round| DeltaDiscoveryRequest {
             resource_names_subscribe: names(round).chain(["*".to_owned()]).collect(),

@@ -1,12 +1,16 @@
 //! Our client against servers of other projects.
 
+use std::time::Duration;
+
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use envoy_types::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
 use serde_json::{Value, json};
 use tokio::process::Command;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use xds_client::bootstrap::Bootstrap;
+use xds_client::health::SyncState;
 use xds_client::{Client, Code, Event, Payload, Protocol, SetEvent, SetWatcher, Watcher};
+use xds_core::TypeUrl;
 use xds_proto::type_url::CLUSTER;
 
 use crate::foreign::{self, Foreign, ForeignServer};
@@ -188,3 +192,56 @@ async fn set_event<T: Payload>(watcher: &mut SetWatcher<T>) -> SetEvent<T> {
 }
 
 const PROTOCOLS: [Protocol; 2] = [Protocol::Sotw, Protocol::Delta];
+
+/// D21b: the normal restart of a control plane, which has nothing new. In delta each type is confirmed within a
+/// second of the connection. In SotW a server has nothing to say, so what the client has stays in use, unconfirmed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d21b_after_a_reconnect_to_an_unchanged_server_all_types_are_healthy_within_a_second() {
+    for kind in Foreign::ALL {
+        let Some(mut server) = ForeignServer::start(kind).await else { return };
+        for protocol in PROTOCOLS {
+            server.set("one", &clusters(&[("a", 1), ("b", 1)], 1)).await;
+            let client = client(&server, protocol);
+            let mut all = client.watch_all::<Cluster>().expect("a type");
+            let mut assignments = client.watch_many::<ClusterLoadAssignment>(["a", "b"]).expect("names");
+            while !matches!(set_event(&mut all).await, SetEvent::Complete) {}
+            for assignment in &mut assignments {
+                next(assignment).await;
+            }
+            let [types] = states(&client).try_into().expect("one server");
+            assert!(types.iter().all(|(_, state)| matches!(state, SyncState::Synced(_))), "{types:?}");
+            server.stop().await;
+            let is_connected = || client.servers().iter().all(|server| server.is_connected);
+            wait_until(|| !is_connected()).await;
+            server.start_again().await;
+            let is_open = || matches!(states(&client)[..], [ref types] if types.iter().any(|(_, state)| !matches!(state, SyncState::Synced(generation) if generation.to_string() == "1")));
+            wait_until(is_open).await;
+            let start = Instant::now();
+            let is_synced = || matches!(states(&client)[..], [ref types] if types.iter().all(|(_, state)| matches!(state, SyncState::Synced(_))));
+            while !is_synced() && start.elapsed() < Duration::from_secs(3) {
+                sleep(Duration::from_millis(5)).await;
+            }
+            let took = start.elapsed();
+            eprintln!("{kind}, {protocol:?}: {took:.3?}, {:?}", states(&client));
+            let readable = states(&client).concat().iter().all(|(_, state)| state.is_readable());
+            assert!(
+                readable && (protocol == Protocol::Sotw || took < Duration::from_secs(1)),
+                "{kind}, {protocol:?}"
+            );
+        }
+    }
+}
+
+/// The states of types, by server.
+fn states(client: &Client) -> Vec<Vec<(TypeUrl, SyncState)>> {
+    client.servers().into_iter().map(|server| server.types).collect()
+}
+
+async fn wait_until(is_so: impl Fn() -> bool) {
+    let found = async {
+        while !is_so() {
+            sleep(Duration::from_millis(2)).await;
+        }
+    };
+    timeout(SOON, found).await.expect("in time");
+}

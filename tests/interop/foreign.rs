@@ -109,6 +109,12 @@ impl ForeignServer {
         self.command(&json!({"version": version, "resources": types})).await;
     }
 
+    /// Ends each aggregated stream that subscribes to one of these types from now on. Only the servers of
+    /// go-control-plane can.
+    pub(crate) async fn lack(&mut self, types: &[&str]) {
+        self.command(&json!({"lacks": types})).await;
+    }
+
     /// Closes the port and all streams; the resources stay.
     pub(crate) async fn stop(&mut self) {
         self.command(&json!({"stop": true})).await;

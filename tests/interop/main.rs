@@ -35,6 +35,7 @@ mod peers;
 #[path = "../binary/port.rs"]
 mod port;
 mod proxy;
+mod reads;
 mod reconfigure;
 mod recorder;
 mod refused;
@@ -50,6 +51,9 @@ mod side_by_side;
 mod sources;
 mod store;
 mod ttl;
+#[expect(dead_code, reason = "this is a program; the tests use its agent")]
+#[path = "../../examples/typed_getters.rs"]
+mod typed_getters;
 mod upstream;
 mod valid;
 mod variants;

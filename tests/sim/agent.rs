@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use xds_core::client::health::Status;
 use xds_core::client::{
     Accepted, AuthorityConfig, Client, ClientConfig, Code, Effects, Report, ResourceView, ServerConfig,
     StreamEnd, Touched, WatchId,
@@ -215,15 +216,27 @@ impl Agent {
         self.observe(now, Event::Opened, &Effects::default())
     }
 
+    /// Reads the end of the stream of a server, if the server ended it; `false` if not.
+    pub(crate) fn take_end(&mut self, now: Duration, server: usize) -> Result<bool, Violation> {
+        let status = self.links[server].as_mut().and_then(Link::take_end);
+        let Some(status) = status else { return Ok(false) };
+        self.end(now, server, Some(status))?;
+        Ok(true)
+    }
+
     /// The stream of a server breaks, or cannot be opened. The messages in flight are lost.
     pub(crate) fn cut(&mut self, now: Duration, server: usize) -> Result<(), Violation> {
+        self.end(now, server, None)
+    }
+
+    fn end(&mut self, now: Duration, server: usize, status: Option<Status>) -> Result<(), Violation> {
         let was_connecting = std::mem::take(&mut self.is_connecting[server]);
         if !self.drop_link(server) && !was_connecting {
             return Ok(());
         }
         self.failures = self.failures.wrapping_add(1);
-        let effects =
-            self.client.on_end(now, server, StreamEnd::lost("cut", self.failures.wrapping_mul(0x9e37_79b9)));
+        let jitter = self.failures.wrapping_mul(0x9e37_79b9);
+        let effects = self.client.on_end(now, server, StreamEnd { status, reason: "cut", jitter });
         self.observe(now, Event::Ended, &effects)
     }
 

@@ -7,10 +7,12 @@ use xds_core::Cache;
 
 use crate::agent::Access;
 use crate::client::Client;
+use crate::content::Kind;
 use crate::invariant::Violation;
 use crate::liar::lie;
 use crate::link::Link;
 use crate::random::Random;
+use crate::refusing::{Refusal, Refusals};
 use crate::script::{Deed, Home};
 use crate::world::{EXCHANGES, World};
 
@@ -82,6 +84,10 @@ impl World {
     }
 
     fn take_frame(&mut self, at: usize, server: usize) -> Result<bool, Violation> {
+        if self.agents[at].take_end(self.now, server)? {
+            self.note_end(format!("a{at} s{server}"));
+            return Ok(true);
+        }
         let taken = self.agents[at].take(self.now, server)?;
         if let Some(is_accepted) = taken {
             self.trace.stats.count_verdict(is_accepted);
@@ -97,14 +103,46 @@ impl World {
             let Some(server) = self.agents[at].drive(self.now)? else { return Ok(()) };
             let profile = &self.agents[at].profile;
             let (protocol, window) = (profile.protocols[server], profile.window);
+            let name = format!("a{at}");
             let link = match self.server_cache(at, server) {
-                Some(cache) => Link::new(&format!("a{at}"), (protocol, window), &cache, self.now),
+                Some(cache) => {
+                    let refusals = self.refusals_of(profile.homes[server]);
+                    Link::new(&name, (protocol, window), &cache, &refusals, self.now)
+                }
                 None => Link::to_liar(protocol, self.now),
             };
             self.trace.note(self.now, || format!("  a{at} connects to s{server}"));
             self.agents[at].open(self.now, server, link)?;
         }
         Err(Violation::new("quiet", format!("a{at} continues to connect")))
+    }
+
+    /// A server ended this stream because of a type.
+    pub(crate) fn note_end(&mut self, stream: String) {
+        self.trace.stats.refused += 1;
+        self.trace.note(self.now, || format!("  {stream}: the server ended the stream"));
+        *self.ends.entry(stream).or_default() += 1;
+    }
+
+    /// The types that a server refuses.
+    pub(crate) fn refusals_of(&self, home: Home) -> Refusals {
+        match home {
+            Home::Replica(replica) => self.replicas[replica].refusals.clone(),
+            Home::Liar => Refusals::new(),
+        }
+    }
+
+    /// A replica is replaced by another release, so its streams to our own clients and to proxies end.
+    pub(crate) fn refuse(
+        &mut self,
+        replica: usize,
+        kind: Kind,
+        refusal: Option<Refusal>,
+    ) -> Result<(), Violation> {
+        let refusals = &mut self.replicas[replica].refusals;
+        let before = refusals.remove(&kind);
+        refusals.extend(refusal.map(|refusal| (kind, refusal)));
+        if before == refusal { Ok(()) } else { self.cut_streams_of(Home::Replica(replica)) }
     }
 
     pub(crate) fn drive_all(&mut self) -> Result<(), Violation> {

@@ -74,6 +74,15 @@ impl Disk {
         changes.into_iter().for_each(|change| self.file.note_set(change));
     }
 
+    /// The same for variants that the file must forget.
+    pub(crate) fn note_dropped(&mut self, dropped: Vec<VariantId>) {
+        for id in dropped {
+            self.exists.remove(&id);
+            self.existed.remove(&id);
+            self.file.remove(id);
+        }
+    }
+
     /// Records that cannot be written are written with the next ones.
     pub(crate) fn flush(&mut self) {
         _ = self.file.flush();

@@ -2,7 +2,7 @@
 //! behaviour that our own client lacks. When the cause of a deviation is fixed, delete its
 //! function: the compiler then shows the checks that excuse it.
 
-use xds_core::client::ResourceView;
+use xds_core::client::{Code, ResourceView};
 
 use crate::agent::{Event, Turn, is_same};
 use crate::connection::Envelope;
@@ -29,6 +29,14 @@ pub(crate) fn is_removed_again(sent: &Sent<'_>, name: &str) -> bool {
 /// stream reports the absence again.
 pub(crate) fn is_notified_again(turn: &Turn<'_>) -> bool {
     matches!(turn.event, Event::Answered { .. } | Event::Passed) && is_same(&turn.before.own, &turn.after.own)
+}
+
+/// S6e: a full state is sent once more after a rejection. The client rejects the same member of a wildcard again, and
+/// notifies its watchers again of the same error (seed 1454).
+pub(crate) fn is_rejected_again(turn: &Turn<'_>, member: &str) -> bool {
+    let error = turn.after.members.get(member).and_then(|view| view.error.as_ref());
+    let is_rejection = error.is_some_and(|error| error.code == Code::INVALID_ARGUMENT);
+    matches!(turn.event, Event::Answered { .. }) && turn.watcher.kind.is_full_state() && is_rejection
 }
 
 /// P4.5: a new watch makes the client fall back to a server that cannot be reached either. The

@@ -9,7 +9,7 @@ use crate::agent::{Access, Agent};
 use crate::client::Client;
 use crate::content::{Change, Kind, NAMES, SCHEMES, selected};
 use crate::invariant::{
-    Violation, agree, converge, healed, left, memory, replicas, settled, trials, upstream,
+    Violation, agree, converge, goes_on, healed, left, memory, replicas, settled, trials, upstream,
 };
 use crate::random::Random;
 use crate::relay::Relay;
@@ -24,6 +24,7 @@ pub(crate) fn heal(world: &mut World, salt: u64) -> Result<(), Violation> {
     (0..world.replicas.len()).for_each(|replica| world.catch_up(replica));
     connect_all(world);
     replace_liars(world)?;
+    accept_types(world)?;
     settle(world)?;
     wait_for_resends(world)?;
     // A client that rejected a response has other content, and the server keeps the resources that
@@ -83,6 +84,55 @@ fn replace_liars(world: &mut World) -> Result<(), Violation> {
     world.drive_all()
 }
 
+/// G4b: while servers refuse types, the others go on. Then the servers refuse no type any more.
+fn accept_types(world: &mut World) -> Result<(), Violation> {
+    let refused = world.replicas.iter().map(|replica| replica.refusals.len()).max();
+    // G4b: if several types end streams in a row without any response, C7 applies, and a stream may come after two
+    // minutes.
+    if refused == Some(1) && !has_trials(world) {
+        world.ends.clear();
+        pass_rounds(world)?;
+        let mut commit = mend(world.source.name_count());
+        commit.iter_mut().filter(|_| !world.relays.is_empty()).for_each(|change| change.clusters = 0);
+        commit_all(world, &commit);
+        pass_rounds(world)?;
+        // C7: names without a resource are silent in SotW, so a search may have blamed them one after the other.
+        for _ in 0..BACKOFFS {
+            if goes_on::check(world).is_ok() {
+                break;
+            }
+            pass_rounds(world)?;
+        }
+        goes_on::check(world)?;
+    }
+    for replica in 0..world.origins {
+        for kind in Kind::ALL {
+            world.refuse(replica, kind, None)?;
+        }
+    }
+    wait_for_probes(world)?;
+    if goes_on::isolated(world).is_some() {
+        // G4b: a type that has responses on its own stream returns to the main stream when that stream has ended.
+        for relay in &mut world.relays {
+            relay.cut(world.now);
+        }
+        wait_for_probes(world)?;
+    }
+    goes_on::is_served(world)
+}
+
+/// Passes the time in which each refused type is tried again.
+fn wait_for_probes(world: &mut World) -> Result<(), Violation> {
+    for _ in 0..PROBE_ROUNDS {
+        if goes_on::isolated(world).is_none() {
+            break;
+        }
+        world.exchange_all()?;
+        world.pass(SETTLING)?;
+    }
+    Ok(())
+}
+
 fn compare(world: &World) -> Result<(), Violation> {
     agree::check(world)?;
     converge::check(world)
@@ -102,6 +152,22 @@ fn connect_all(world: &mut World) {
     }
 }
 
+/// Clients exchange messages while time passes, enough for everything that does not wait for a refused type.
+fn pass_rounds(world: &mut World) -> Result<(), Violation> {
+    for _ in 0..REFUSED_ROUNDS {
+        give_up_missing_routes(world);
+        world.exchange_all()?;
+        world.pass(REFUSED_STEP)?;
+    }
+    world.exchange_all().map(drop)
+}
+
+/// Whether responses wait for a few clients that try them.
+fn has_trials(world: &World) -> bool {
+    world.relays.iter().any(|relay| relay.profile.canaries > 0)
+        || world.replicas.iter().any(|replica| replica.rollouts.is_some())
+}
+
 /// Lets messages arrive and time pass until no message is left.
 fn settle(world: &mut World) -> Result<(), Violation> {
     // One wait may begin when another ends, so the world is at rest after two quiet rounds.
@@ -111,9 +177,7 @@ fn settle(world: &mut World) -> Result<(), Violation> {
         let before = world.exchange_all()?;
         // Each pass is longer than all grace times. With trials, clients answer in between, because
         // responses wait for each other.
-        let has_trials = world.relays.iter().any(|relay| relay.profile.canaries > 0)
-            || world.replicas.iter().any(|replica| replica.rollouts.is_some());
-        let steps = if has_trials { 8 } else { 1 };
+        let steps = if has_trials(world) { 8 } else { 1 };
         for _ in 1..steps {
             world.pass(SETTLING / steps)?;
             world.exchange_all()?;
@@ -280,6 +344,17 @@ fn move_all(world: &mut World) -> Result<(), Violation> {
 fn at_rest(client: &Client) -> replicas::Before {
     client.types.iter().map(|(kind, known)| (*kind, known.clone())).collect()
 }
+
+/// A server that may not send a type sends the others within this number of steps. Each is shorter than the time within
+/// which a server answers a version that it has (D21b).
+const REFUSED_ROUNDS: usize = 300;
+const REFUSED_STEP: Duration = Duration::from_millis(400);
+
+/// How many streams of a search come after the longest back-off, at most.
+const BACKOFFS: usize = 4;
+
+/// A refused type is tried again after 10 minutes at most (G4b). Proxies learn of it one after another.
+const PROBE_ROUNDS: usize = 3 * 31;
 
 const SETTLING: Duration = Duration::from_secs(20);
 

@@ -6,6 +6,7 @@ pub(crate) mod backoff;
 pub(crate) mod bounds;
 pub(crate) mod converge;
 pub(crate) mod fits;
+pub(crate) mod goes_on;
 pub(crate) mod healed;
 pub(crate) mod honest;
 pub(crate) mod identity;

@@ -168,7 +168,12 @@ impl Known {
         if self.takes_full_state() {
             self.held = kept;
         }
-        received.removed.iter().for_each(|name| self.take_removal(name));
+        for name in &received.removed {
+            // S37: an error of the wildcard says the same of a name that it alone covers.
+            let is_listed = self.asked.iter().any(|(asked, _)| asked.as_ref() == Some(name));
+            let is_unknown = received.has_error(name) || (!is_listed && received.has_error("*"));
+            self.take_removal(name, is_unknown);
+        }
         let bad: Vec<_> = received.resources.iter().filter(is_bad).collect();
         for (name, sent_with) in &received.removed_variants {
             if !self.keeps_instead(&bad, name, sent_with) {
@@ -251,9 +256,12 @@ impl Known {
         );
     }
 
-    /// T30b: no variant of the name exists.
-    fn take_removal(&mut self, name: &str) {
+    /// T30b: no variant of the name exists. C9c: an error beside the removal says that nobody knows.
+    fn take_removal(&mut self, name: &str, is_unknown: bool) {
         self.held.retain(|(other, _), _| other != name);
+        if is_unknown {
+            return;
+        }
         for params in self.locators(name) {
             self.absent.insert((name.to_owned(), params));
         }

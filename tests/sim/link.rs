@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
-use xds_core::server::{Next, Protocol, Service, Stream, StreamConfig};
+use xds_core::client::health::Status;
+use xds_core::server::{Next, Protocol, Service, Stream};
 use xds_core::{Cache, ClientName, Parameters, Snapshot, Watch};
 use xds_proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, ResourceLocator,
@@ -18,7 +19,7 @@ use xds_server::skim::Skimmer;
 
 use crate::content::Kind;
 use crate::invariant::Violation;
-
+use crate::refusing::{Refusals, stream_config};
 use crate::wire::Received;
 
 /// A subscription of a client on a stream: type, name, parameters.
@@ -26,7 +27,7 @@ pub(crate) type Locator = (String, String, Parameters);
 
 pub(crate) struct Link {
     protocol: Protocol,
-    /// `None`: a liar; its responses are made elsewhere.
+    /// `None`: a liar, whose responses are made elsewhere, or a server that ended the stream.
     served: Option<Served>,
     pub(crate) requests: VecDeque<Bytes>,
     pub(crate) responses: VecDeque<Bytes>,
@@ -44,6 +45,12 @@ pub(crate) struct Link {
     made_for: VecDeque<(Bytes, BTreeSet<Locator>)>,
     /// Types for which a SotW request had a name.
     named: BTreeSet<String>,
+    /// The types that the server refuses on this stream.
+    refusals: Refusals,
+    /// The types of the requests that the server has read.
+    types: BTreeSet<Kind>,
+    /// The status with which the server ended the stream. The client reads it after the responses.
+    end: Option<Status>,
 }
 
 /// The server side, run in the way of the driver.
@@ -62,15 +69,16 @@ impl Link {
         name: &str,
         (protocol, window): (Protocol, usize),
         cache: &Arc<Cache>,
+        refusals: &Refusals,
         now: Duration,
     ) -> Self {
         let watch = cache.watch();
         watch.name_client(ClientName { id: name.into(), cluster: "".into() });
-        let (of_machine, config) = (Arc::clone(&watch), StreamConfig::default());
+        let (of_machine, config) = (Arc::clone(&watch), stream_config(refusals));
         let machine = Stream::new(of_machine, Service::Aggregated, protocol, config);
         let skimmer = Skimmer::new(String::new());
         let served = Served { machine, skimmer, watch, window, is_due: false, until: None };
-        Self { served: Some(served), ..Self::to_liar(protocol, now) }
+        Self { served: Some(served), refusals: refusals.clone(), ..Self::to_liar(protocol, now) }
     }
 
     /// A stream to a liar.
@@ -87,6 +95,9 @@ impl Link {
             read: BTreeSet::new(),
             made_for: VecDeque::new(),
             named: BTreeSet::new(),
+            refusals: Refusals::new(),
+            types: BTreeSet::new(),
+            end: None,
         }
     }
 
@@ -94,7 +105,7 @@ impl Link {
         self.protocol
     }
 
-    /// The state that the stream sees; `None` for one to a liar.
+    /// The state that the stream sees; `None` for one to a liar, and for one that ended.
     pub(crate) fn seen(&self) -> Option<Arc<Snapshot>> {
         self.served.as_ref().map(|served| served.watch.snapshot())
     }
@@ -150,6 +161,9 @@ impl Link {
     pub(crate) fn read(&mut self, now: Duration) -> Result<(), Violation> {
         let Some(request) = self.requests.pop_front() else { return Ok(()) };
         self.read = self.asked.pop_front().unwrap_or_default();
+        if let Some(status) = self.refuse(&request) {
+            (self.served, self.end) = (None, Some(status));
+        }
         let Some(served) = &mut self.served else { return Ok(()) };
         let now = now.saturating_sub(self.opened);
         let refused =
@@ -159,6 +173,28 @@ impl Link {
         served.machine.on_request(now, request).map_err(|error| refused(error.to_string()))?;
         served.is_due = true;
         Ok(())
+    }
+
+    /// G4b: the status with which the server ends the stream because of this request.
+    fn refuse(&mut self, request: &Bytes) -> Option<Status> {
+        self.served.as_ref()?;
+        let type_url = match self.protocol {
+            Protocol::Sotw => DiscoveryRequest::decode(request.clone()).ok()?.type_url,
+            Protocol::Delta => DeltaDiscoveryRequest::decode(request.clone()).ok()?.type_url,
+        };
+        self.types.insert(Kind::of_url(&type_url)?);
+        let refused = self.refusals.iter().filter(|(kind, _)| self.types.contains(kind));
+        refused.map(|(_, refusal)| refusal.status(self.types.len() > 1)).find_map(|status| status)
+    }
+
+    /// Whether the server refuses a type on this stream.
+    pub(crate) fn refuses(&self, kind: Kind) -> bool {
+        self.refusals.contains_key(&kind)
+    }
+
+    /// The client reads the end of the stream, if the server ended it and all responses are read.
+    pub(crate) fn take_end(&mut self) -> Option<Status> {
+        self.end.take_if(|_| self.responses.is_empty())
     }
 
     /// The server sends one response, if it has one and the window has room.
@@ -207,7 +243,7 @@ impl Link {
     }
 
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.requests.is_empty() && self.responses.is_empty()
+        self.requests.is_empty() && self.responses.is_empty() && self.end.is_none()
     }
 }
 

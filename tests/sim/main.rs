@@ -1,6 +1,6 @@
 //! Simulated worlds (`cargo sim --help`). One seed gives replicas, clients of both protocols, our
-//! own client library, caching proxies, commits, delays, lost streams, crashes, servers that lie,
-//! and the time that passes. After each step all invariants hold. When faults stop, the world
+//! own client library, caching proxies, commits, delays, lost streams, crashes, servers that lie or
+//! refuse a type, and the time that passes. After each step all invariants hold. When faults stop, the world
 //! reaches a correct state.
 //!
 //! | file | contents |
@@ -13,6 +13,7 @@
 //! | `agent`, `agents`, `link`, `liar` | our own client in such a world, its streams, and servers that lie |
 //! | `relay`, `relays` | caching proxies between the origin and all clients, in every third world; some receive lies |
 //! | `disk` | the cache file of a proxy, on a disk that may be full or damage it |
+//! | `refusing` | servers that refuse types for a while, in every fourth world |
 //! | `rollouts` | what more and more clients try of a server |
 //! | `trying` | responses that a few clients of a proxy try first |
 //! | `exceptions` | known deviations that are excused |
@@ -35,6 +36,7 @@ mod known;
 mod liar;
 mod link;
 mod random;
+mod refusing;
 mod rejections;
 mod relay;
 mod relays;

@@ -10,7 +10,7 @@ use crate::content::{Content, Kind};
 use crate::exceptions;
 use crate::invariant::Sent;
 use crate::invariant::known_bad::variation;
-use crate::invariant::news::is_news_of;
+use crate::invariant::news::{ends_refusal, is_news_of};
 use crate::known::{Asked, Held, Key, Known};
 use crate::trying::Variation;
 use crate::wire::Received;
@@ -31,6 +31,10 @@ pub(crate) struct Rejections {
     pub(crate) alone: Vec<(Variation, Content)>,
     /// Responses without an answer, by nonce.
     unanswered: BTreeMap<Nonce, Unanswered>,
+    /// The codes of the errors for `*` in the last response.
+    wildcard_errors: Vec<i32>,
+    /// One of them, or of those before, says that the type is not served (G4).
+    is_wildcard_refused: bool,
 }
 
 /// The content of a name that was sent last.
@@ -97,7 +101,8 @@ impl Rejections {
                 && (rejections.names.contains(name) || !exceptions::is_removed_again(sent, name))
         };
         let names = sent.received.names().into_iter();
-        if seen.ideal.takes_full_state() { BTreeSet::new() } else { names.filter(is_repeated).collect() }
+        let has_reason = seen.ideal.takes_full_state() || ends_refusal(sent);
+        if has_reason { BTreeSet::new() } else { names.filter(is_repeated).collect() }
     }
 
     /// S6c: whether a response may be a part of rejected ones.
@@ -106,9 +111,20 @@ impl Rejections {
         !names.is_empty() && names.is_subset(&self.names)
     }
 
+    /// G4: whether a response tells another error for `*` than that the type is not served, or none.
+    pub(crate) fn ends_refusal(&self, received: &Received) -> bool {
+        self.is_wildcard_refused && self.wildcard_errors != wildcard_errors(received)
+    }
+
     /// A response is sent.
     pub(crate) fn on_sent(&mut self, sent: &Sent<'_>, now: Duration) {
         let (received, repeated) = (sent.received, Self::repeated(sent));
+        if ends_refusal(sent) {
+            self.owe_all();
+        }
+        self.wildcard_errors = wildcard_errors(received);
+        self.is_wildcard_refused |= self.wildcard_errors.contains(&UNIMPLEMENTED);
+        self.is_wildcard_refused &= !self.wildcard_errors.is_empty();
         let nonce = Nonce::parse(&received.nonce);
         // D1: the server knows what a delta client brought from another stream.
         let brought = &sent.before.ideal.held;
@@ -206,6 +222,11 @@ impl Rejections {
     }
 }
 
+fn wildcard_errors(received: &Received) -> Vec<i32> {
+    let errors = received.errors.iter().filter(|(name, _)| name == "*");
+    errors.map(|(_, code)| *code).collect()
+}
+
 /// S6c: the names with resources, and the removals together.
 fn units(received: &Received) -> usize {
     let with_resources: BTreeSet<_> = received.resources.iter().map(|item| &item.name).collect();
@@ -220,3 +241,5 @@ fn contents_of(received: &Received, name: &str) -> Contents {
     let variants = received.removed_variants.iter().filter(|(removed, _)| removed == name);
     (items, removed.chain(variants.map(|(_, constraints)| Some(constraints.clone()))).collect())
 }
+
+const UNIMPLEMENTED: i32 = 12;

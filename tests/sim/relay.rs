@@ -134,9 +134,10 @@ impl Relay {
     }
 
     fn note_sets(&mut self) {
-        let changes = self.proxy.take_set_changes();
+        let (changes, dropped) = (self.proxy.take_set_changes(), self.proxy.take_dropped());
         if let Some(disk) = &mut self.disk {
             disk.note_sets(changes);
+            disk.note_dropped(dropped);
         }
     }
 
@@ -154,7 +155,7 @@ impl Relay {
 
     fn follow_effects(&mut self, route: &Route, effects: Option<&Effects>) {
         // Resources for one locator alone, or that pass through, are not stored.
-        let is_kept = matches!(route, Route::Shared | Route::Node(_));
+        let is_kept = route.is_main();
         if let (Some(disk), Some(effects)) = (self.disk.as_mut().filter(|_| is_kept), effects) {
             disk.note(effects);
         }
@@ -272,6 +273,21 @@ impl Relay {
     }
 
     fn cut_stream(&mut self, now: Duration, route: &Route, server: usize) {
+        self.end_stream(now, route, server, None);
+    }
+
+    /// Reads the end of a stream, if the server ended it; `false` if not.
+    pub(crate) fn take_end(&mut self, now: Duration, route: &Route, server: usize) -> bool {
+        let is_tried = self.trying.as_ref().is_some_and(|trying| trying.is_of(route, server));
+        let upstream = self.upstreams.get_mut(route).filter(|_| !is_tried);
+        let link = upstream.and_then(|upstream| upstream.links[server].as_mut());
+        let Some(status) = link.and_then(Link::take_end) else { return false };
+        self.proxy.on_stream_end(now, route, server, Some(status.clone()));
+        self.end_stream(now, route, server, Some(status));
+        true
+    }
+
+    fn end_stream(&mut self, now: Duration, route: &Route, server: usize, status: Option<Status>) {
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
         // The driver does the same: it continues to read when the trial is over.
         if let Some(trying) = self.trying.as_mut().filter(|trying| trying.is_of(route, server)) {
@@ -284,7 +300,8 @@ impl Relay {
         }
         self.failures = self.failures.wrapping_add(1);
         let jitter = self.failures.wrapping_mul(0x9e37_79b9);
-        self.change(now, route, |client| client.on_end(now, server, StreamEnd::lost("cut", jitter)));
+        let end = StreamEnd { status, reason: "cut", jitter };
+        self.change(now, route, |client| client.on_end(now, server, end));
     }
 
     /// Sends the next request, if there is one; `origin_at` is the newest state of the origin.
@@ -449,7 +466,7 @@ impl Relay {
         });
         let mut links = links;
         links.all(|(route, server, link)| {
-            link.requests.is_empty() && (link.responses.is_empty() || waits(route, server))
+            link.is_at_rest() || (link.requests.is_empty() && waits(route, server))
         })
     }
 

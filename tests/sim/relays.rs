@@ -106,7 +106,10 @@ impl World {
             let (protocol, window) = (profile.protocol, profile.window);
             let name = format!("p{}", self.relayed(at));
             let link = match self.upstream_cache(at, server) {
-                Some(cache) => Link::new(&name, (protocol, window), cache, self.now),
+                Some(cache) => {
+                    let home = if server == LIAR { Home::Liar } else { Home::Replica(profile.home) };
+                    Link::new(&name, (protocol, window), cache, &self.refusals_of(home), self.now)
+                }
                 None => Link::to_liar(protocol, self.now),
             };
             let name = self.relayed(at);
@@ -159,6 +162,11 @@ impl World {
         let mut has_taken = false;
         self.remember_relay(at);
         for (route, server) in self.relays[at].streams() {
+            if self.relays[at].take_end(self.now, &route, server) {
+                let name = self.relayed(at);
+                self.note_end(format!("p{name} {route:?}"));
+                has_taken = true;
+            }
             if self.relays[at].take(self.now, &route, server)? {
                 let name = self.relayed(at);
                 self.trace.note(self.now, || format!("  p{name} takes what came{}", of_server(server)));

@@ -97,6 +97,7 @@ fn parts(action: &Action) -> usize {
         | Action::Reconnect { .. }
         | Action::Pass { .. }
         | Action::Order { .. }
+        | Action::Refuse { .. }
         | Action::Agent { .. }
         | Action::Relay { .. } => 0,
     }

@@ -15,12 +15,14 @@ use crate::agent::Access;
 use crate::content::{Change, Kind, NAMES, SCHEMES, name_of, parameters};
 use crate::known::{Asked, Rejects, asked_text};
 use crate::random::Random;
+use crate::refusing::Refusal;
 use crate::relay::RelayDeed;
 
 pub(crate) use relayed::{Liar, RelayProfile, Relaying};
 pub(crate) use rolled_out::RolloutProfile;
 pub(crate) use twins::Identity;
 
+mod refused;
 mod rejecting;
 mod relayed;
 mod rolled_out;
@@ -204,6 +206,12 @@ pub(crate) enum Action {
     Pass {
         time: Duration,
     },
+    /// A replica is replaced by another release, which refuses a type, or does not refuse it any more.
+    Refuse {
+        replica: usize,
+        kind: Kind,
+        refusal: Option<Refusal>,
+    },
     /// An operator steers the rollout of a replica.
     Order {
         replica: usize,
@@ -266,6 +274,7 @@ impl Script {
             script.write_disks(&mut Random::new((!seed).rotate_left(16)));
         }
         script.write_rollouts(&mut Random::new(seed.rotate_left(8)));
+        script.write_refusals(&mut Random::new((!seed).rotate_left(48)));
         script
     }
 }
@@ -552,6 +561,10 @@ impl fmt::Display for Action {
                 write!(f, "c{client} reconnects {kind} to replica {replica}")
             }
             Self::Pass { time } => write!(f, "{time:?} pass"),
+            Self::Refuse { replica, kind, refusal: Some(refusal) } => {
+                write!(f, "replica {replica} refuses {kind} {refusal} from now on")
+            }
+            Self::Refuse { replica, kind, refusal: None } => write!(f, "replica {replica} serves {kind}"),
             Self::Order { replica, order } => write!(f, "an operator orders {order:?} at replica {replica}"),
             Self::Agent { agent, deed } => write!(f, "a{agent}: {deed}"),
             Self::Relay { relay, deed } => write!(f, "proxy {relay} {deed}"),

@@ -25,6 +25,8 @@ pub(crate) struct Stats {
     /// Responses that have a variant and remove another one of the same name.
     switches: usize,
     nacks: usize,
+    /// Streams that ended because of a type that the server refuses.
+    pub(crate) refused: usize,
     /// Rollouts that began, that reached all clients, and that were refused.
     rollouts: [usize; 3],
 }
@@ -80,18 +82,20 @@ impl AddAssign<&Self> for Stats {
         self.removals += other.removals;
         self.switches += other.switches;
         self.nacks += other.nacks;
+        self.refused += other.refused;
         self.rollouts.iter_mut().zip(other.rollouts).for_each(|(count, more)| *count += more);
     }
 }
 
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { requests, responses, resources, removals, switches, nacks, rollouts } = self;
-        let [began, promoted, refused] = rollouts;
+        let Self { requests, responses, resources, removals, switches, nacks, refused, rollouts } = self;
+        let [began, promoted, rejected] = rollouts;
         write!(
             f,
             "{requests} requests, {responses} responses ({switches} switch a variant), {resources} resources, \
-             {removals} removals, {nacks} NACKs, {began} rollouts ({promoted} promoted, {refused} refused)"
+             {removals} removals, {nacks} NACKs, {refused} streams ended because of a type, \
+             {began} rollouts ({promoted} promoted, {rejected} refused)"
         )
     }
 }

@@ -36,6 +36,11 @@ impl Received {
         !self.errors.is_empty() && self.names().is_empty()
     }
 
+    /// Whether a name has an error that is no absence (D28).
+    pub(crate) fn has_error(&self, name: &str) -> bool {
+        self.errors.iter().any(|(of, code)| of == name && *code != NOT_FOUND)
+    }
+
     /// All names in resources and removals.
     pub(crate) fn names(&self) -> BTreeSet<String> {
         let resources = self.resources.iter().map(|item| &item.name);
@@ -51,6 +56,9 @@ impl Received {
         resources.chain(removed).chain(variants).collect()
     }
 }
+
+/// The code of an error that reports an absence.
+pub(crate) const NOT_FOUND: i32 = 5;
 
 /// A name in a response, and the constraints that were sent with it.
 pub(crate) type ReceivedKey = (String, Option<Constraints>);

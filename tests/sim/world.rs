@@ -14,6 +14,7 @@ use crate::content::{Content, Kind, Source};
 use crate::invariant::{self, Violation};
 use crate::liar::name_at_liar;
 use crate::link::Link;
+use crate::refusing::Refusals;
 use crate::relay::Relay;
 use crate::rollouts::Rollouts;
 use crate::script::{Action, Home, Identity, Profile, Script, Step};
@@ -38,6 +39,8 @@ pub(crate) struct World {
     /// The streams of one client at one replica (S33).
     pub(crate) groups: BTreeMap<GroupKey, ClientGroup>,
     pub(crate) trace: Trace,
+    /// How often a server ended a stream because of a type, for each stream, since the list was cleared.
+    pub(crate) ends: BTreeMap<String, usize>,
     /// The responses that were sent to each client since the list was cleared.
     pub(crate) sent: Vec<(usize, Received)>,
     /// The violation of an event that has no result.
@@ -55,6 +58,8 @@ pub(crate) struct Replica {
     pub(crate) rollouts: Option<Rollouts>,
     /// What clients rejected alone since it began (S6d).
     pub(crate) known_bad: BTreeMap<Variation, Content>,
+    /// The types that it refuses on new streams of our own clients and of proxies.
+    pub(crate) refusals: Refusals,
     /// Its caches before its crashes.
     pub(crate) lost: Vec<Weak<Cache>>,
 }
@@ -81,6 +86,7 @@ impl World {
             groups: BTreeMap::new(),
             trace,
             sent: Vec::new(),
+            ends: BTreeMap::new(),
             violation: None,
         }
     }
@@ -149,6 +155,7 @@ impl World {
             Action::Silence { client } => self.clients[*client].is_silent = true,
             Action::Reconnect { client, kind, replica } => self.connect(*client, *kind, *replica),
             Action::Pass { time } => self.pass(*time)?,
+            Action::Refuse { replica, kind, refusal } => self.refuse(*replica, *kind, *refusal)?,
             Action::Order { replica, order } => {
                 let rollouts = self.replicas[*replica].rollouts.as_mut();
                 _ = rollouts.is_some_and(|rollouts| rollouts.order(*order));
@@ -479,7 +486,15 @@ fn group_of(profile: &Profile, at: usize, replica: usize) -> Option<GroupKey> {
 impl Replica {
     fn new(cache: Arc<Cache>) -> Self {
         let history = vec![cache.snapshot()];
-        Self { cache, applied: 0, history, rollouts: None, known_bad: BTreeMap::new(), lost: Vec::new() }
+        Self {
+            cache,
+            applied: 0,
+            history,
+            rollouts: None,
+            known_bad: BTreeMap::new(),
+            refusals: Refusals::new(),
+            lost: Vec::new(),
+        }
     }
 
     fn remember(&mut self) {

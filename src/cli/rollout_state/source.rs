@@ -1,4 +1,5 @@
-//! The file `source`: of which folder or store the state is. The state of another one is not served.
+//! The file `source`: of which folder or store the state is, and whether there is a stable state. The state of another
+//! source is not served, and a start without the stable state that there was is not a first start.
 
 use std::fmt;
 use std::fs;
@@ -35,10 +36,13 @@ impl RolloutState {
     /// # Errors
     /// It is the state of another source.
     pub(in crate::cli) fn take_source(&self, source: &StateSource) -> Result<(), RolloutStateError> {
-        let (path, bytes) = self.read("source")?;
-        let text = source.to_string();
-        let before = bytes.map(|bytes| String::from_utf8_lossy(&bytes).trim_end_matches('\n').to_owned());
+        let (path, noted) = self.noted()?;
+        let (text, had_stable) = (source.to_string(), noted.as_ref().is_some_and(|noted| noted.has_stable));
+        let before = noted.map(|noted| noted.source);
         let (has_stable, is_same) = (self.0.join("stable").exists(), before.as_ref() == Some(&text));
+        if had_stable && !has_stable && *source != (StateSource::Memory { applied: None }) {
+            return Err(RolloutStateError::Lost { path: self.0.join("stable") });
+        }
         if let Some(before) = before.filter(|before| has_stable && !is_same && !is_like(before, source)) {
             return Err(RolloutStateError::OtherSource { path, before, now: text });
         }
@@ -63,9 +67,54 @@ impl RolloutState {
                 ["stable", "refused", "requested"].into_iter().try_for_each(|name| self.remove(name))?;
             }
         }
-        if is_same { Ok(()) } else { self.replace("source", format!("{text}\n").as_bytes(), true) }
+        let has_stable = self.0.join("stable").exists();
+        if is_same && had_stable == has_stable {
+            return Ok(());
+        }
+        let noted = self.note(&Noted { source: text, has_stable });
+        // The first start of this version may meet a full disk. The next stable state is noted, or else is a trouble.
+        match noted {
+            Err(error) if is_same => {
+                tracing::warn!(%error, "cannot note that there is a stable state; trying again with the next one");
+                Ok(())
+            }
+            noted => noted,
+        }
+    }
+
+    /// Notes that there is a stable state, which is durable already: a server that is killed in between finds it.
+    pub(super) fn note_stable(&self) -> Result<(), RolloutStateError> {
+        match self.noted()?.1 {
+            Some(noted) if !noted.has_stable => self.note(&Noted { has_stable: true, ..noted }),
+            _ => Ok(()),
+        }
+    }
+
+    fn noted(&self) -> Result<(PathBuf, Option<Noted>), RolloutStateError> {
+        let (path, bytes) = self.read("source")?;
+        let noted = bytes.map(|bytes| {
+            let text = String::from_utf8_lossy(&bytes);
+            let text = text.trim_end_matches('\n');
+            let source = text.strip_suffix(HAS_STABLE);
+            Noted { source: source.unwrap_or(text).to_owned(), has_stable: source.is_some() }
+        });
+        Ok((path, noted))
+    }
+
+    fn note(&self, noted: &Noted) -> Result<(), RolloutStateError> {
+        let has_stable = if noted.has_stable { HAS_STABLE } else { "" };
+        self.replace("source", format!("{}{has_stable}\n", noted.source).as_bytes(), true)
     }
 }
+
+/// What the file says.
+struct Noted {
+    source: String,
+    has_stable: bool,
+}
+
+/// The second line, once there is a stable state.
+const HAS_STABLE: &str = "\nstable";
 
 /// Whether the text is of another node of the same store, for example before a restore (SR29), or of another path to
 /// the same folder.
@@ -135,11 +184,51 @@ mod tests {
         state.take_source(&path(&format!("../{}", folder.file_name().unwrap().display()))).unwrap();
         state.take_source(&path("..")).unwrap_err();
         fs::remove_file(folder.join("stable")).unwrap();
+        state.take_source(&path("")).unwrap_err();
         let memory = StateSource::Memory { applied: None };
         state.take_source(&memory).unwrap();
         fs::write(folder.join("stable"), "5").unwrap();
         state.take_source(&memory).unwrap();
         assert!(!folder.join("stable").exists());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// A server that is killed at any step of its first start starts again. One whose stable state is gone does not:
+    /// all clients would get what only some of them tried.
+    #[test]
+    fn only_a_stable_state_that_was_there_and_is_gone_is_damage() {
+        let folder = std::env::temp_dir().join(format!("xds-rollout-lost-{}", std::process::id()));
+        let state = RolloutState::open(&folder).unwrap();
+        let sources =
+            [StateSource::Folder("/a".into()), StateSource::Store { cluster: "c".into(), node: "n".into() }];
+        for source in &sources {
+            let starts = || state.take_source(source).unwrap();
+            starts();
+            starts();
+            // Before the first commit.
+            fs::write(folder.join("refused"), "").unwrap();
+            fs::write(folder.join("requested"), "5\n").unwrap();
+            starts();
+            let stable = xds_core::Cache::new();
+            state.replace("stable", b"of a server that was killed before it noted that", true).unwrap();
+            starts();
+            state.store_stable(&stable.snapshot()).unwrap();
+            starts();
+            for file in ["refused", "requested"] {
+                _ = fs::remove_file(folder.join(file));
+                starts();
+            }
+            fs::remove_file(folder.join("stable")).unwrap();
+            for source in &sources {
+                let error = state.take_source(source).unwrap_err().to_string();
+                assert!(error.contains("stable: ") && error.contains("Restore it"), "{error}");
+            }
+            assert!(!folder.join("stable").exists(), "it does not start again by itself");
+            fs::remove_file(folder.join("source")).unwrap();
+            starts();
+            fs::remove_dir_all(&folder).unwrap();
+            fs::create_dir(&folder).unwrap();
+        }
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -4,8 +4,14 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde_json::json;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use tracing::{info, warn};
+use xds::admin::{Trouble, Troubles};
 use xds_store_server::AccessControl;
 
 use crate::cli::Failure;
@@ -18,10 +24,82 @@ pub(super) struct LocalToken(String);
 
 /// The file, removed when this is dropped.
 #[derive(Debug)]
-pub(super) struct ServerFile {
+struct ServerFile {
     path: PathBuf,
     token: LocalToken,
 }
+
+/// The file of a server that runs, which goes on without it: on a full disk, reads and streams are what counts.
+#[derive(Debug)]
+pub(super) struct KeptServerFile {
+    retries: Option<JoinHandle<()>>,
+    file: Shared,
+}
+
+/// The file, or why there is none yet.
+type Shared = Arc<Mutex<Result<ServerFile, String>>>;
+
+impl KeptServerFile {
+    /// Writes the file. While that fails, it is a trouble, and is tried again.
+    pub(super) fn write(
+        folder: PathBuf,
+        address: SocketAddr,
+        token: LocalToken,
+        troubles: &Troubles,
+    ) -> Self {
+        let write = move || {
+            let written = ServerFile::write(&folder, address, &token);
+            written.map_err(|error| format!("{}: {error}", folder.join(FILE).display()))
+        };
+        let written = write();
+        let error = written.as_ref().err().cloned();
+        let file = Shared::new(Mutex::new(written));
+        let retries = error.map(|error| {
+            warn!(error, "cannot write how commands on this machine reach the server; trying again");
+            let shown = Arc::clone(&file);
+            troubles.add(move || trouble(&shown));
+            tokio::spawn(write_again(Arc::clone(&file), write))
+        });
+        Self { retries, file }
+    }
+}
+
+impl Drop for KeptServerFile {
+    fn drop(&mut self) {
+        self.retries.iter().for_each(JoinHandle::abort);
+        // The task may still be there.
+        *lock(&self.file) = Err("the server ends".to_owned());
+    }
+}
+
+async fn write_again(file: Shared, write: impl Fn() -> Result<ServerFile, String>) {
+    loop {
+        sleep(AGAIN).await;
+        if let Ok(written) = write() {
+            info!("commands on this machine reach the server now");
+            *lock(&file) = Ok(written);
+            return;
+        }
+    }
+}
+
+fn trouble(file: &Shared) -> Vec<Trouble> {
+    let error = lock(file).as_ref().err().cloned();
+    let trouble = |detail| Trouble {
+        detail,
+        cure: CURE.into(),
+        ..Trouble::warning("server_file", "Commands on this machine do not find the server of the store")
+    };
+    error.map(trouble).into_iter().collect()
+}
+
+fn lock(file: &Shared) -> MutexGuard<'_, Result<ServerFile, String>> {
+    file.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const CURE: &str = "Make room in the folder of the store, or correct its permissions; the file is written within 5 s \
+                    then. Until then, give commands --server with the admin port, and --token-file.";
+const AGAIN: Duration = Duration::from_secs(5);
 
 impl LocalToken {
     pub(super) fn new() -> Result<Self, Failure> {
@@ -43,7 +121,7 @@ impl std::fmt::Debug for LocalToken {
 impl ServerFile {
     /// Writes the file for the server at this address. It replaces the file of a server that was
     /// killed.
-    pub(super) fn write(folder: &Path, address: SocketAddr, token: &LocalToken) -> io::Result<Self> {
+    fn write(folder: &Path, address: SocketAddr, token: &LocalToken) -> io::Result<Self> {
         let path = folder.join(FILE);
         let unfinished = folder.join(UNFINISHED);
         let text = json!({ "address": address, "token": token.0, "pid": std::process::id() });

@@ -1,5 +1,6 @@
 //! No watcher gets "does not exist" because no server could be reached. Only a server reports an
-//! absence, or a timer that ran on a stream with the subscription (C5, P5.4, P5.5).
+//! absence, or a timer that ran on a stream with the subscription (C5, P5.4, P5.5). A server that
+//! does not serve a type does not know what there is of it (G4).
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ pub(crate) fn check(turn: &Turn<'_>) -> Result<(), Violation> {
     // For a collection, the error of an outage hides the absence that was known before.
     let was_hidden = turn.watcher.name == "*" && turn.before.error == Some(Code::UNAVAILABLE);
     let is_known = match turn.event {
-        Event::Answered { .. } => true,
+        Event::Answered { server } => !is_refused(turn, server),
         Event::Passed => was_silent(turn) || was_hidden,
         Event::Watched | Event::Opened | Event::Requested | Event::Ended => false,
     };
@@ -26,6 +27,11 @@ pub(crate) fn check(turn: &Turn<'_>) -> Result<(), Violation> {
     }
     let what = format!("{} is reported as absent by {:?}: {}", turn.watcher, turn.event, turn.after);
     Err(Violation::new("absence", what))
+}
+
+/// Whether the server of a stream sends errors for the type of the watcher.
+pub(super) fn is_refused(turn: &Turn<'_>, server: usize) -> bool {
+    turn.agent.links[server].as_ref().is_some_and(|link| link.refuses(turn.watcher.kind))
 }
 
 /// Whether the subscription was sent long enough ago on a current stream.

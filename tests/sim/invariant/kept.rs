@@ -4,12 +4,12 @@
 use xds_core::client::Accepted;
 
 use super::Violation;
-use super::absence::{locator_of, was_silent};
+use super::absence::{is_refused, locator_of, was_silent};
 use crate::agent::{Event, Turn};
 
 pub(crate) fn check(turn: &Turn<'_>) -> Result<(), Violation> {
-    // Honest servers here set no TTL (S38).
-    if matches!(turn.event, Event::Answered { .. }) {
+    // Honest servers here set no TTL (S38). G4: one that does not serve a type removes nothing of it.
+    if matches!(turn.event, Event::Answered { server } if !is_refused(turn, server)) {
         return Ok(());
     }
     let is_passed = matches!(turn.event, Event::Passed);

@@ -33,7 +33,8 @@ pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
     let is_owed = |name: &String| rejections.owed.contains(name) || !rejections.sends.contains_key(name);
     let is_left_out = names.len() == 1 && names.iter().all(is_owed);
     let is_owed = is_due || is_tried || is_given_up || is_left_out;
-    if is_answer || is_owed || has_news(sent) || ends_error(sent) || is_excused(sent) {
+    let is_about_error = ends_error(sent) || begins_error(sent) || ends_refusal(sent);
+    if is_answer || is_owed || has_news(sent) || is_about_error || is_excused(sent) {
         return Ok(());
     }
     Err(Violation::new("news", format!("S6, D12: all of this was sent before: {}", sent.received)))
@@ -44,6 +45,16 @@ fn ends_error(sent: &Sent<'_>) -> bool {
     let count = |errors: &[(String, i32)], of| errors.iter().filter(|error| *error == of).count();
     let (before, now) = (&sent.before.errors, &sent.received.errors);
     sent.after.takes_full_state() && before.iter().any(|of| count(before, of) > count(now, of))
+}
+
+/// G4, S37: a proxy sends an error for what it does not know any more, also to a client that has it.
+fn begins_error(sent: &Sent<'_>) -> bool {
+    sent.is_relayed && sent.received.errors.iter().any(|error| !sent.before.errors.contains(error))
+}
+
+/// G4: when a wildcard that was refused is answered again, or has another error, everything is sent.
+pub(crate) fn ends_refusal(sent: &Sent<'_>) -> bool {
+    sent.before.rejections.ends_refusal(sent.received)
 }
 
 fn is_excused(sent: &Sent<'_>) -> bool {

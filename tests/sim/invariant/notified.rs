@@ -3,7 +3,7 @@
 
 use super::Violation;
 use crate::agent::{Turn, is_same};
-use crate::exceptions::{is_notified_again, is_other_outage};
+use crate::exceptions::{is_notified_again, is_other_outage, is_rejected_again};
 
 pub(crate) fn check(turn: &Turn<'_>) -> Result<(), Violation> {
     let Turn { watcher, before, after, touched, event, .. } = turn;
@@ -15,7 +15,7 @@ pub(crate) fn check(turn: &Turn<'_>) -> Result<(), Violation> {
         let [had, has] = [before, after].map(|sight| sight.members.get(name).cloned());
         let is_same =
             had.is_some() == has.is_some() && is_same(&had.unwrap_or_default(), &has.unwrap_or_default());
-        if is_same == is_touched(Some(name)) {
+        if is_same == is_touched(Some(name)) && !(is_same && is_rejected_again(turn, name)) {
             let said = if is_same { "is notified twice" } else { "is not notified" };
             return violation(format!("{watcher} {said} of {name} by {event:?}: {before}, now {after}"));
         }

@@ -19,8 +19,7 @@ use crate::content::{Content, Kind, selected};
 use crate::exceptions::is_split_switch;
 use crate::known::{Asked, Known, stands_for};
 use crate::relay::Relay;
-
-use crate::wire::Item;
+use crate::wire::{Item, NOT_FOUND};
 use crate::world::World;
 
 /// A response of a proxy that a client has just applied.
@@ -115,6 +114,7 @@ fn nothing_is_lost(taken: &Taken<'_>) -> Result<(), String> {
             && !is_silent(taken, &name, &params)
             && !is_overtaken(taken, &name, &params)
             && !is_taken_back(taken, &name, &params)
+            && !is_unknown(taken, &name, &params)
             && states.all(|snapshot| selected(snapshot, after.kind, &name, &params).is_some())
         {
             return Err(format!("T35: the origin always had {name} for {{{params}}} since state {since}"));
@@ -167,6 +167,16 @@ fn is_taken_back(taken: &Taken<'_>, name: &str, params: &Parameters) -> bool {
             && constraints.matches(params)
             && (refusal.chosen.contains(below) || drops || comes)
     })
+}
+
+/// S37: a full state has the errors of names that the source of a proxy cannot answer, and clients by the rules
+/// here read none. A server knows what a client has from another stream by the version alone, which a client does
+/// not bring after it subscribed to more (S32). G4: with a version, there is no full state with errors alone.
+fn is_unknown(taken: &Taken<'_>, name: &str, params: &Parameters) -> bool {
+    let received = &taken.envelope.received;
+    let comes = taken.before.serves(name, params).is_some_and(|held| !held.is_of_this_stream());
+    let may_be_sent = taken.before.version.is_empty() || !received.resources.is_empty();
+    taken.before.takes_full_state() && comes && may_be_sent && received.has_error(name)
 }
 
 /// Since when the client, or a proxy on the way, has had the subscription without a break.
@@ -225,9 +235,6 @@ fn is_one_switch(taken: &Taken<'_>) -> Result<(), String> {
     }
     Ok(())
 }
-
-/// The code of an error that reports an absence.
-const NOT_FOUND: i32 = 5;
 
 /// The parameters with which the client subscribed to a name.
 fn locators(asked: &BTreeSet<Asked>, name: &str, node: &Parameters) -> BTreeSet<Parameters> {

@@ -17,8 +17,13 @@ use crate::script::Home;
 use crate::world::World;
 
 pub(crate) fn check(world: &World) -> Result<(), Violation> {
+    check_all(world, |_, _| false)
+}
+
+/// The same without the types that a server refuses.
+pub(crate) fn check_all(world: &World, is_refused: impl Fn(&Agent, Kind) -> bool) -> Result<(), Violation> {
     for (at, agent) in world.agents.iter().enumerate() {
-        for watcher in &agent.watchers {
+        for watcher in agent.watchers.iter().filter(|watcher| !is_refused(agent, watcher.kind)) {
             let server = match watcher.is_of_liar {
                 true => agent.profile.liar,
                 false => agent.profile.order.first().copied(),

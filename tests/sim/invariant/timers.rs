@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use xds_core::client::health::Health;
+
 use super::Violation;
 use crate::agent::Agent;
 
@@ -32,10 +34,17 @@ pub(crate) fn check(now: Duration, agent: &Agent) -> Result<(), Violation> {
         *since + silence == deadline && links.any(|link| link.subscribed.contains_key(locator))
     });
     // G4b: that of a type goes on since its first subscription on the stream, of which another one may be left.
+    // A refused type is tried again, and its timer starts when the client may subscribe to it.
     let is_of_type = (0..agent.client.servers()).any(|server| {
         let health = agent.client.health(server);
         let is_subscribed = || agent.links[server].as_ref().is_some_and(|link| !link.subscribed.is_empty());
-        health.is_some_and(|health| health.next_deadline() == Some(deadline)) && is_subscribed()
+        let is_probed =
+            |health: &Health| health.isolated().any(|type_url| health.probe_at(type_url) == Some(deadline));
+        health.is_some_and(|health| {
+            let is_tried = health.to_subscribe().next().is_some();
+            let is_awaited = health.next_deadline() == Some(deadline);
+            (is_awaited && (is_subscribed() || is_tried)) || is_probed(health)
+        })
     });
     // P5.2: after a failure, a stream without responses counts as good after a while.
     let is_explained = is_return

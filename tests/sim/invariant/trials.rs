@@ -11,7 +11,7 @@ use xds_core::server::Protocol;
 use super::Violation;
 use crate::content::Content;
 use crate::rollouts::Rollouts;
-use crate::trying::{Refusal, Refused, Variation};
+use crate::trying::{Refusal, Refused, Variation, contents};
 use crate::wire::Received;
 use crate::world::World;
 
@@ -27,7 +27,13 @@ pub(crate) fn check(
     let is_full_state = profile.protocol == Protocol::Sotw && received.kind.is_full_state();
     let of = (&*client, &profile.node, is_full_state);
     if let Some(relay) = replica.checked_sub(world.origins).map(|at| &world.relays[at]) {
-        let tried = relay.trying.as_ref().map(|trying| (&trying.tried, trying.chosen().contains(&client)));
+        // G4b: what came on a stream of its own for the type meanwhile is not tried.
+        let tried = relay.trying.as_ref().map(|trying| {
+            let (mut tried, present) = (trying.tried.clone(), contents(&relay.cache().snapshot()));
+            tried.retain(|variation, content| present.get(variation) != Some(content));
+            (tried, trying.chosen().contains(&client))
+        });
+        let tried = tried.as_ref().map(|(tried, is_chosen)| (tried, *is_chosen));
         let keeps = |_: &_, _: &_| false;
         return check_items(of, tried, (&relay.refused, keeps), received).map(drop);
     }

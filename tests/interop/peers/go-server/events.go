@@ -5,10 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // events prints what the server calls back about, a line each.
@@ -19,6 +22,8 @@ type events struct {
 	urls map[string]string
 	// versions has that of each delta response without an answer: an ACK does not name it.
 	versions map[response]string
+	// lacks has the types that the server does not serve on aggregated streams.
+	lacks []string
 }
 
 type response struct{ stream, nonce string }
@@ -43,6 +48,22 @@ func (e *events) print(line line) {
 	}
 }
 
+func (e *events) lack(urls []string) {
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	e.lacks = urls
+}
+
+// check refuses a type that the server lacks, as a server that does not know it.
+func (e *events) check(stream, url string) error {
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	if e.urls[stream] == "" && slices.Contains(e.lacks, url) {
+		return status.Errorf(codes.Unimplemented, "unknown type %s", url)
+	}
+	return nil
+}
+
 func (e *events) OnStreamOpen(_ context.Context, id int64, url string) error {
 	return e.opened(sotw(id), url)
 }
@@ -58,7 +79,7 @@ func (e *events) OnDeltaStreamClosed(id int64, _ *core.Node) { e.closed(delta(id
 func (e *events) OnStreamRequest(id int64, request *discovery.DiscoveryRequest) error {
 	nonce := request.GetResponseNonce()
 	if nonce == "" {
-		return nil
+		return e.check(sotw(id), request.GetTypeUrl())
 	}
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
@@ -73,7 +94,7 @@ func (e *events) OnStreamRequest(id int64, request *discovery.DiscoveryRequest) 
 func (e *events) OnStreamDeltaRequest(id int64, request *discovery.DeltaDiscoveryRequest) error {
 	nonce := request.GetResponseNonce()
 	if nonce == "" {
-		return nil
+		return e.check(delta(id), request.GetTypeUrl())
 	}
 	e.mutex.Lock()
 	defer e.mutex.Unlock()

@@ -8,6 +8,7 @@
 // answered by a line, `{"ok":true}` or `{"error":"..."}`:
 //
 //	{"version":"1","resources":{"<type URL>":[<resource as proto JSON>, ...]}}   all there is now, for every node
+//	{"lacks":["<type URL>", ...]}   ends each aggregated stream that subscribes to one of these types from now on
 //	{"stop":true}     closes the port and all streams
 //	{"start":true}    listens again, on the same port
 //
@@ -68,7 +69,7 @@ func main() {
 		if err != nil {
 			return
 		}
-		if err := perform(text, &port, publish); err != nil {
+		if err := perform(text, &port, events, publish); err != nil {
 			events.say(line{"error": err.Error()})
 		} else {
 			events.say(line{"ok": true})
@@ -79,11 +80,12 @@ func main() {
 type command struct {
 	Version   string
 	Resources map[string][]json.RawMessage
+	Lacks     *[]string
 	Stop      bool
 	Start     bool
 }
 
-func perform(text []byte, port *port, publish publish) error {
+func perform(text []byte, port *port, events *events, publish publish) error {
 	var command command
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
@@ -91,12 +93,15 @@ func perform(text []byte, port *port, publish publish) error {
 		return err
 	}
 	switch {
+	case command.Lacks != nil:
+		events.lack(*command.Lacks)
+		return nil
 	case command.Stop:
 		return port.stop()
 	case command.Start:
 		return port.start()
 	case command.Version == "":
-		return errors.New("a command has a version, stop or start")
+		return errors.New("a command has a version, lacks, stop or start")
 	}
 	resources, err := parse(command.Resources)
 	if err != nil {
