@@ -117,6 +117,9 @@ struct RequestedType {
     /// When the type becomes [pending](Init::pending) without a response; `None` if no response is
     /// awaited.
     deadline: Option<Duration>,
+    /// Until when an end of the stream may be because of the type; `None` unless the present stream subscribed to it
+    /// and it had no response.
+    suspect_until: Option<Duration>,
     /// When to probe it; `None` unless it is isolated.
     probe_at: Option<Duration>,
     /// How many times in a row it was isolated, or its probe failed.
@@ -155,6 +158,7 @@ impl Health {
             state: SyncState::Requested,
             is_subscribed: false,
             deadline,
+            suspect_until: None,
             probe_at: None,
             failures: 0,
             refused_at: now,
@@ -195,7 +199,7 @@ impl Health {
 
     /// The main stream subscribed to a type, as [allowed](Self::may_subscribe): the timeout of its
     /// response starts. `has_version`: the request has the version of the stream before, as in SotW, so a server
-    /// without news sends nothing. Such a type is pending soon.
+    /// without news sends nothing. Such a type is pending soon, and a suspect as long as any other.
     pub fn on_subscribe(&mut self, now: Duration, type_url: &TypeUrl, has_version: bool) {
         debug_assert!(
             self.is_open() && self.may_subscribe(type_url),
@@ -210,6 +214,7 @@ impl Health {
         requested.is_subscribed = true;
         if !matches!(requested.state, SyncState::Synced(_)) {
             requested.deadline = Some(now + timeout);
+            requested.suspect_until = Some(now + self.resource_timeout);
         }
     }
 
@@ -234,7 +239,7 @@ impl Health {
             return Vec::new();
         };
         self.searches = 0;
-        requested.deadline = None;
+        (requested.deadline, requested.suspect_until) = (None, None);
         if matches!(state, SyncState::Synced(_)) {
             requested.failures = 0;
         }
@@ -254,7 +259,7 @@ impl Health {
         let unanswered = self.unanswered();
         for requested in self.types.values_mut() {
             requested.is_subscribed = false;
-            requested.deadline = None;
+            (requested.deadline, requested.suspect_until) = (None, None);
         }
         let status = status.filter(Status::may_mean_a_type);
         let Some(status) = status.filter(|_| self.search.concerns(&unanswered)) else {
@@ -280,7 +285,7 @@ impl Health {
         };
         let all = self.types.iter().filter(|(_, requested)| is_open(requested));
         let (fresh, silent): (BTreeMap<_, _>, _) =
-            all.partition(|(_, requested)| requested.deadline.is_some());
+            all.partition(|(_, requested)| requested.suspect_until.is_some());
         let suspects = if fresh.is_empty() { silent } else { fresh };
         suspects.into_keys().cloned().collect()
     }
@@ -288,19 +293,19 @@ impl Health {
     /// When to call [`on_timeout`](Self::on_timeout). Probes have times of their own.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
-        self.types.values().filter_map(|requested| requested.deadline).min()
+        let times = self.types.values().flat_map(|requested| [requested.deadline, requested.suspect_until]);
+        times.flatten().min()
     }
 
-    /// Handles the timers that are due: types without a response for too long are pending. The
-    /// stream outlived its subscription to them, so they are no suspects either.
+    /// Handles the timers that are due: types without a response for too long are pending. When the stream outlived
+    /// its subscription to one by the resource timeout, it is no suspect either.
     pub fn on_timeout(&mut self, now: Duration) -> Vec<Event> {
+        let is_due = |at: &mut Duration| *at <= now;
         for (type_url, requested) in &mut self.types {
-            if requested.deadline.is_some_and(|deadline| deadline <= now) {
-                requested.deadline = None;
-                if requested.is_subscribed {
-                    self.search.clear(type_url);
-                    self.searches = 0;
-                }
+            _ = requested.deadline.take_if(is_due);
+            if requested.suspect_until.take_if(is_due).is_some() {
+                self.search.clear(type_url);
+                self.searches = 0;
             }
         }
         self.events(None)
@@ -378,6 +383,12 @@ impl Health {
         let has_others = self.types.values().any(|requested| requested.probe_at.is_none());
         let limit = self.types.len().checked_ilog2().unwrap_or_default() + 2;
         self.phase == StreamPhase::Searching && has_others && self.searches <= limit
+    }
+
+    /// Whether the next streams show which type the server does not serve. They bring no version of any type (S32),
+    /// so that the server answers each one that it serves at once, and silence is a sign.
+    pub(crate) fn is_searching(&self) -> bool {
+        self.search.is_active()
     }
 
     /// The status with which a type was refused; `None` if it was not.
@@ -470,6 +481,10 @@ impl Health {
             debug_assert!(!is_rejected || !self.search.has(type_url), "a rejected type is no suspect");
             debug_assert!(self.is_open() || !requested.is_subscribed, "only an open stream subscribes");
             debug_assert!(self.is_open() || requested.deadline.is_none(), "timers run only on a stream");
+            debug_assert!(
+                requested.is_subscribed || requested.suspect_until.is_none(),
+                "only what a stream subscribes to can end it"
+            );
         }
         debug_assert!(self.search.types().all(|type_url| self.types.contains_key(type_url)));
         debug_assert!(self.search.is_active() || self.search.types().next().is_none(), "a search goes on");

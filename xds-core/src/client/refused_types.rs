@@ -109,7 +109,10 @@ impl Client {
         let text = status.clone();
         health.on_end(now, status);
         let new = health.isolated().find(|type_url| !before.contains(type_url)).cloned();
-        let is_explained = health.explains_end();
+        let (is_explained, is_searching) = (health.explains_end(), health.is_searching());
+        if is_searching {
+            upstream.forget_versions();
+        }
         let of_new = new.and_then(|type_url| self.store.number_of(type_url.as_str()));
         if let Some((of_type, status)) = of_new.zip(text) {
             self.on_type_refused(now, server, of_type, &status, effects);
@@ -117,9 +120,13 @@ impl Client {
         is_explained
     }
 
-    /// The stream of a server that ends now does so because of a type, as the proxy knows.
-    pub(crate) fn explain_end(&mut self, server: usize) {
+    /// The stream of a server that ends now does so because of a type, as the proxy knows. `is_searching`: it does not
+    /// know which one.
+    pub(crate) fn explain_end(&mut self, server: usize, is_searching: bool) {
         self.servers[server].is_end_explained = true;
+        if is_searching {
+            self.servers[server].forget_versions();
+        }
     }
 
     /// The stream of a server that ends now does so because the server does not serve this type, as the proxy knows.

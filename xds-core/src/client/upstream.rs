@@ -174,6 +174,14 @@ impl Upstream {
         }
     }
 
+    /// G4b: during a search for the type that a server refuses, it answers each other one at once, because the next
+    /// stream brings no version (S32). With versions, a server without news would be silent.
+    pub(super) fn forget_versions(&mut self) {
+        for of_type in &mut self.types {
+            (of_type.version, of_type.is_partial) = (Arc::default(), false);
+        }
+    }
+
     /// P5.2: a response came, so the backoff starts again.
     pub(super) fn on_response(&mut self) {
         (self.failures, self.searches) = (0, 0);

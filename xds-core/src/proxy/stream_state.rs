@@ -219,7 +219,7 @@ impl Proxy {
                 upstream.client.refuse_type(server, type_url, status);
             }
             if health.explains_end() {
-                upstream.client.explain_end(server);
+                upstream.client.explain_end(server, health.is_searching());
             }
         }
         self.on_health_events(route, events);

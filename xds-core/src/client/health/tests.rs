@@ -251,6 +251,21 @@ fn a_stream_that_begins_with_versions_is_known_within_a_second() {
 }
 
 #[test]
+fn g4b_a_type_that_is_pending_for_lack_of_news_is_a_suspect_until_the_resource_timeout() {
+    for (after, is_suspect) in [(2, true), (16, false)] {
+        let mut f = Fixture::of("a b");
+        f.health.on_open(f.now);
+        f.health.on_subscribe(f.now, &url("a"), true);
+        f.health.on_subscribe(f.now, &url("b"), true);
+        assert_eq!(f.pass(1), "1: ?a ?b");
+        f.pass(after);
+        f.request("c");
+        assert_eq!(f.end(UNIMPLEMENTED), if is_suspect { "" } else { "!c" });
+        assert_eq!(f.health.is_searching(), is_suspect);
+    }
+}
+
+#[test]
 fn g4b_the_statuses_that_mean_a_type_are_those_of_the_table() {
     let means_a_type = |code| Status { code: Code(code), message: "".into() }.may_mean_a_type();
     let codes: Vec<_> = (0..=16).filter(|code| means_a_type(*code)).collect();
