@@ -180,6 +180,8 @@ impl Health {
         self.phase = StreamPhase::Open;
         self.generation = self.generation.next();
         for requested in self.types.values_mut() {
+            // The client may have closed the stream before.
+            (requested.is_subscribed, requested.suspect_until) = (false, None);
             requested.deadline = requested.probe_at.is_none().then(|| now + self.resource_timeout);
             requested.state = match (requested.state.clone(), &mut requested.probe_at) {
                 (SyncState::Rejected(_, status), Some(probe_at)) => {
