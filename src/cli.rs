@@ -50,9 +50,20 @@ mod warnings;
 mod watch;
 mod yaml;
 
+/// A page of a store that is damaged makes the library of its file panic. That is an error with the same text.
+fn leave_out_guarded_panics() {
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if !xds_store::engine::is_guarded() {
+            print(info);
+        }
+    }));
+}
+
 /// Parses the command line and runs the command.
 pub(crate) fn run() -> ExitCode {
     process::note_start();
+    leave_out_guarded_panics();
     let cli = match config::command_line(std::env::args_os().collect()) {
         Ok(Invocation::Run(cli)) => cli,
         Ok(Invocation::Print(options)) => {

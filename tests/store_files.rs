@@ -141,6 +141,42 @@ fn st48_damage_is_listed_and_the_store_stays_as_it_is() {
     assert_eq!(run(&["store", "check", &stores.path("none")]).0, Some(2));
 }
 
+/// Regression: exit code 101, and a backtrace.
+#[test]
+fn st47_a_damaged_page_has_the_same_message_and_code_in_each_command() {
+    let stores = Stores::with_store("pages");
+    let (store, file) = (stores.path("store"), stores.0.path("store/store.redb"));
+    let mut engine = RedbEngine::open(&file).unwrap();
+    // Of a later version of a record, which no start reads.
+    let writes = (0..400).map(|key| (format!("z{key:03}").into(), Some("?".repeat(200).into())));
+    engine.commit(&Batch { compares: Vec::new(), writes: writes.collect() }).unwrap();
+    drop(engine);
+    let whole = fs::read(&file).unwrap();
+    // A server that can read all that its start needs ends at the address that another one has.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = taken.local_addr().unwrap().to_string();
+    let mut damaged = [0; 3];
+    for page in whole.chunks_exact(4096).enumerate().filter(|(_, page)| page.iter().any(|byte| *byte != 0)) {
+        let mut bytes = whole.clone();
+        bytes[page.0 * 4096..][..4096].fill(0);
+        let commands: [&[&str]; 3] = [
+            &["store", "check", &store],
+            &["store", "backup", &stores.path("file"), "--store", &store],
+            &["serve", "--store", &store, "--listen", &listen, "--admin", "none"],
+        ];
+        for (command, damaged) in commands.iter().zip(&mut damaged) {
+            fs::write(&file, &bytes).unwrap();
+            let (code, text) = run(command);
+            assert!(!text.contains("panicked") && code != Some(101), "{command:?}, page {}: {text}", page.0);
+            if text.contains("`xds store restore` makes a store from a backup") {
+                assert_eq!(code, Some(1), "{text}");
+                *damaged += 1;
+            }
+        }
+    }
+    assert!(damaged.iter().all(|pages| *pages >= 3), "{damaged:?}");
+}
+
 #[test]
 fn st45_a_server_writes_backups_and_keeps_the_newest() {
     let stores = Stores::with_store("scheduled");

@@ -13,7 +13,7 @@ use crate::seal::UnsealError;
 pub use etcd::{AccessError, AddressError, EtcdAccess, EtcdAddress, EtcdEngine};
 pub use memory::MemoryEngine;
 #[cfg(feature = "redb")]
-pub use redb::{OpenError, RedbEngine};
+pub use redb::{OpenError, RedbEngine, is_guarded};
 pub use sealed::SealedEngine;
 
 #[cfg(feature = "etcd")]

@@ -159,6 +159,86 @@ mod on_a_file {
         RedbEngine::open(&file.0).unwrap();
     }
 
+    /// Regression: commits were acknowledged without end, and gone after a restart.
+    #[test]
+    fn st21_a_file_that_is_moved_removed_replaced_or_cut_takes_no_commit() {
+        type Disturb = fn(&std::path::Path);
+        let disturb: [(&str, Disturb); 4] = [
+            ("removed", |path| fs::remove_file(path).unwrap()),
+            ("moved", |path| fs::rename(path, path.with_extension("away")).unwrap()),
+            ("replaced", |path| {
+                let other = path.with_extension("other");
+                fs::copy(path, &other).unwrap();
+                fs::rename(other, path).unwrap();
+            }),
+            ("bytes", |path| {
+                let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+                file.set_len(file.metadata().unwrap().len() - 4096).unwrap();
+            }),
+        ];
+        for (what, disturb) in disturb {
+            let file = Scratch::new(what);
+            let mut engine = RedbEngine::open(&file.0).unwrap();
+            let before = engine.commit(&writes(&[("a", Some("1"))])).unwrap();
+            disturb(&file.0);
+            let refused = engine.commit(&writes(&[("a", Some("2"))]));
+            let Err(EngineError::Broken(cause)) = refused else { panic!("{what}: {refused:?}") };
+            assert!(cause.to_string().contains(what), "{what}: {cause}");
+            let again = engine.commit(&writes(&[("a", Some("3"))]));
+            assert!(matches!(again, Err(EngineError::Broken(_))), "{what}: until a restart");
+            // The pages of the file that was opened are there, unless it was cut.
+            if what != "bytes" {
+                let view = engine.view().unwrap();
+                assert_eq!((view.revision(), &*view.get(b"a").unwrap().unwrap().bytes), (before, &b"1"[..]));
+            }
+            _ = fs::remove_file(file.0.with_extension("away"));
+        }
+    }
+
+    /// Regression: the library panics on most pages that are zero.
+    #[test]
+    fn st47_a_page_that_is_zero_is_an_error_and_never_a_panic() {
+        let file = Scratch::new("zeroed");
+        let mut engine = RedbEngine::open(&file.0).unwrap();
+        for batch in 0..40 {
+            let writes = (0..20).map(|key| {
+                let value = Bytes::from(format!("{batch:04}").repeat(100));
+                (Bytes::from(format!("{:04}", batch * 20 + key)), Some(value))
+            });
+            engine.commit(&Batch { compares: Vec::new(), writes: writes.collect() }).unwrap();
+        }
+        drop(engine);
+        let whole = fs::read(&file.0).unwrap();
+        let (mut damaged, mut fine) = (0, 0);
+        for page in 0..whole.len() / 4096 {
+            let mut bytes = whole.clone();
+            bytes[page * 4096..][..4096].fill(0);
+            if bytes == whole {
+                continue;
+            }
+            for open in [RedbEngine::open_unchanged, RedbEngine::open] {
+                fs::write(&file.0, &bytes).unwrap();
+                let done = open(&file.0).map_err(|_| ()).and_then(|mut engine| {
+                    let view = engine.view().map_err(|_| ())?;
+                    let mut keys = 0;
+                    let each = &mut |_: &[u8], _| {
+                        keys += 1;
+                        ControlFlow::Continue(())
+                    };
+                    let read = view.range(b"0", b"9", each);
+                    _ = view.last(b"0", b"9");
+                    let all = (0..800).all(|key| view.get(format!("{key:04}").as_bytes()).is_ok());
+                    drop(view);
+                    _ = engine.commit(&writes(&[("0400", Some("1"))]));
+                    assert!(read.is_err() || keys == 800, "page {page}: {keys} keys, and no error");
+                    if read.is_ok() && all { Ok(()) } else { Err(()) }
+                });
+                if done.is_ok() { fine += 1 } else { damaged += 1 }
+            }
+        }
+        assert!(damaged > 20, "{damaged} damaged, {fine} fine");
+    }
+
     #[test]
     fn a_file_that_is_no_store_is_refused() {
         let file = Scratch::new("other");

@@ -7,14 +7,14 @@ use clap::Args;
 use serde_json::json;
 use tokio::time::timeout;
 use xds_proto::xds::store::v1 as proto;
-use xds_store::backup::{Backup, BackupHeader, History};
-use xds_store::engine::Engine;
+use xds_store::backup::{Backup, BackupError, BackupHeader, History};
+use xds_store::engine::{Engine, EngineError};
 use xds_store::log::StoreRevision;
 
 use super::StoreError;
 use super::backup_file::{BackupFileError, NewBackup, Pace};
 use super::connection::{Connection, ConnectionOptions};
-use super::place::{Place, PlaceError};
+use super::place::{Place, PlaceError, causes};
 use crate::cli::check::ReportFormat;
 use crate::cli::{Failure, counted, say};
 
@@ -44,7 +44,10 @@ impl BackupCommand {
             Some(folder) => match Place::read(folder) {
                 // A server has it open, and answers on this machine.
                 Err(PlaceError::Locked { .. }) => self.ask_server()?,
-                opened => self.read_engine(&opened.map_err(Failure::Place)?).map_err(Failure::Backup)?,
+                opened => {
+                    let (place, engine) = (Place::Folder(folder.into()), opened.map_err(Failure::Place)?);
+                    self.read_engine(&place, &engine).map_err(Failure::Backup)?
+                }
             },
             None => self.ask_server()?,
         };
@@ -52,13 +55,20 @@ impl BackupCommand {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn read_engine(&self, engine: &dyn Engine) -> Result<BackupHeader, BackupFileError> {
-        let view = engine.view().map_err(|error| BackupFileError::Store(error.into()))?;
-        let backup = Backup::new(view, self.history()).map_err(BackupFileError::Store)?;
+    fn read_engine(&self, place: &Place, engine: &dyn Engine) -> Result<BackupHeader, BackupFileError> {
+        let failed = |error: BackupError| match error {
+            BackupError::Damaged(_) | BackupError::Engine(EngineError::Corrupt { .. }) => {
+                let cause = causes(&error);
+                BackupFileError::Place(PlaceError::Damaged { place: place.clone(), cause })
+            }
+            error => BackupFileError::Store(error),
+        };
+        let view = engine.view().map_err(|error| failed(error.into()))?;
+        let backup = Backup::new(view, self.history()).map_err(failed)?;
         let all = backup.header().entries;
         let (mut file, mut pace) = (NewBackup::create(&self.file)?, Pace::new());
         for part in backup {
-            let part = part.map_err(BackupFileError::Store)?;
+            let part = part.map_err(failed)?;
             file.write(&part.data)?;
             pace.report("backup", part.entries_done, all);
         }

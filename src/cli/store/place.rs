@@ -164,9 +164,9 @@ impl Place {
             StartError::Load(LoadError::LacksPlan { number, name, phase }) => {
                 PlaceError::LacksPlan { place, number, name, phase }
             }
-            StartError::Load(LoadError::Damaged(error)) => {
-                PlaceError::Damaged { place, cause: causes(&error) }
-            }
+            StartError::Load(
+                ref error @ (LoadError::Damaged(_) | LoadError::Engine(EngineError::Corrupt { .. })),
+            ) => PlaceError::Damaged { place, cause: causes(error) },
             StartError::Cache(source) => PlaceError::Unservable { place, cause: causes(&source) },
             error => PlaceError::Unreadable { place, cause: causes(&error) },
         }

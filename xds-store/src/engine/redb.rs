@@ -11,17 +11,21 @@ use redb::{
 };
 
 use disk::Disk;
+use guard::guarded;
+
+pub use guard::is_guarded;
 
 use super::{Batch, Changes, Engine, EngineError, EngineLimits, EngineRevision, Reader, Value, View};
 
 mod disk;
+mod guard;
 
 /// An engine on one file, which one process at a time can open (ST3).
 ///
 /// After an error of the file system the library refuses everything. The engine then opens a copy
 /// of the last durable state for readers. With a full disk, the next commit for which there is room
 /// opens the file again (ST22). After any other error the engine stays
-/// [`Broken`](EngineError::Broken) (ST21).
+/// [`Broken`](EngineError::Broken) (ST21). Damaged pages are errors, also where the library panics (ST47).
 #[derive(Debug)]
 pub struct RedbEngine {
     disk: Disk,
@@ -106,7 +110,7 @@ impl RedbEngine {
         let is_full = is_full(&error) && !self.disk.has_failed_sync();
         self.condition = if is_full { Condition::Full } else { Condition::Broken };
         // Views of the old database fail from now on, instead of reading pages of a later commit.
-        *self.database.write().unwrap_or_else(PoisonError::into_inner) = None;
+        close(&self.database);
         let frozen = self.disk.frozen().map_err(OpenError::of_io).and_then(open_on);
         let Ok((durable, database)) = frozen else {
             self.condition = Condition::Broken;
@@ -192,7 +196,7 @@ impl Engine for RedbEngine {
             Condition::Full => self.leave_full(batch)?,
             Condition::Broken => return Err(EngineError::Broken("an earlier write failed".into())),
         }
-        match self.try_commit(batch) {
+        match guarded(|| self.try_commit(batch)) {
             Ok(revision) => {
                 self.revision = revision;
                 Ok(revision)
@@ -214,7 +218,7 @@ impl Engine for RedbEngine {
 
 impl Drop for RedbEngine {
     fn drop(&mut self) {
-        *self.database.write().unwrap_or_else(PoisonError::into_inner) = None;
+        close(&self.database);
         self.disk.close();
     }
 }
@@ -228,14 +232,14 @@ impl Reader for RedbReader {
         let Some(database) = database.as_ref() else {
             return Err(EngineError::Unavailable(Box::new(redb::Error::DatabaseClosed)));
         };
-        let opened = (|| -> Result<_, redb::Error> {
+        let opened = guarded(|| -> Result<_, redb::Error> {
             match database.begin_read()?.open_table(TABLE) {
                 Ok(table) => Ok((last_revision(&table)?, Some(table))),
                 // The first commit makes the table.
                 Err(TableError::TableDoesNotExist(_)) => Ok((EngineRevision::default(), None)),
                 Err(error) => Err(error.into()),
             }
-        })();
+        });
         let (revision, table) = opened.map_err(|error| EngineError::Unavailable(Box::new(error)))?;
         Ok(Box::new(RedbView { table, revision }))
     }
@@ -268,8 +272,8 @@ impl View for RedbView {
 
     fn get(&self, key: &[u8]) -> Result<Option<Value>, EngineError> {
         let Some(table) = &self.table else { return Ok(None) };
-        let found = table.get(key).map_err(|error| unreadable(error, key))?;
-        Ok(found.map(|value| unframed(value.value())))
+        let found = guarded(|| Ok(table.get(key)?.map(|value| unframed(value.value()))));
+        found.map_err(|error| unreadable(error, key))
     }
 
     fn range(
@@ -282,10 +286,17 @@ impl View for RedbView {
         if from >= to {
             return Ok(());
         }
-        let entries = table.range(from..to).map_err(|error| unreadable(error, from))?;
-        for entry in entries {
-            let (key, value) = entry.map_err(|error| unreadable(error, from))?;
-            if each(key.value(), unframed(value.value())).is_break() {
+        let mut entries = guarded(|| table.range(from..to)).map_err(|error| unreadable(error, from))?;
+        loop {
+            let next = guarded(|| match entries.next().transpose()? {
+                Some((key, value)) => {
+                    _ = key.value();
+                    Ok(Some((unframed(value.value()), key)))
+                }
+                None => Ok(None),
+            });
+            let Some((value, key)) = next.map_err(|error| unreadable(error, from))? else { break };
+            if each(key.value(), value).is_break() {
                 break;
             }
         }
@@ -294,10 +305,11 @@ impl View for RedbView {
 
     fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<(Bytes, Value)>, EngineError> {
         let Some(table) = self.table.as_ref().filter(|_| from < to) else { return Ok(None) };
-        let mut entries = table.range(from..to).map_err(|error| unreadable(error, from))?;
-        let Some(last) = entries.next_back() else { return Ok(None) };
-        let (key, value) = last.map_err(|error| unreadable(error, from))?;
-        Ok(Some((Bytes::copy_from_slice(key.value()), unframed(value.value()))))
+        let last = guarded(|| {
+            let last = table.range(from..to)?.next_back().transpose()?;
+            Ok(last.map(|(key, value)| (Bytes::copy_from_slice(key.value()), unframed(value.value()))))
+        });
+        last.map_err(|error| unreadable(error, from))
     }
 }
 
@@ -331,16 +343,33 @@ fn next(revision: EngineRevision) -> EngineRevision {
 
 /// A database on a backend, with the revision of its last commit.
 fn open_on(backend: impl StorageBackend) -> Result<(EngineRevision, Database), OpenError> {
-    let database = Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(backend)?;
-    let revision = (|| -> Result<EngineRevision, redb::Error> {
+    let mut builder = Database::builder();
+    let database = guarded(|| builder.set_cache_size(CACHE_BYTES).create_with_backend(backend))?;
+    let revision = guarded(|| -> Result<EngineRevision, redb::Error> {
         match database.begin_read()?.open_table(TABLE) {
             Ok(table) => Ok(last_revision(&table)?),
             // The first commit makes the table.
             Err(TableError::TableDoesNotExist(_)) => Ok(EngineRevision::default()),
             Err(error) => Err(error.into()),
         }
-    })();
-    Ok((revision.map_err(OpenError::of)?, database))
+    });
+    match revision {
+        Ok(revision) => Ok((revision, database)),
+        Err(error) => {
+            close(&RwLock::new(Some(database)));
+            Err(OpenError::of(error))
+        }
+    }
+}
+
+/// Closes a database, which writes to its file.
+fn close(database: &RwLock<Option<Database>>) {
+    let database = database.write().unwrap_or_else(PoisonError::into_inner).take();
+    // What is damaged is not written, and what was committed is durable.
+    _ = guarded(move || {
+        drop(database);
+        Ok::<_, StorageError>(())
+    });
 }
 
 fn last_revision(

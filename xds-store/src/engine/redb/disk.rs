@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redb::backends::FileBackend;
@@ -18,10 +18,54 @@ pub(super) struct Disk(Arc<State>);
 #[derive(Debug)]
 struct State {
     backend: Box<dyn StorageBackend>,
-    /// A file beside the database, to find out whether there is room; `None` in tests.
-    probe: Option<PathBuf>,
+    /// Where the file is; `None` in tests.
+    place: Option<Place>,
+    /// How long the database made it.
+    len: AtomicU64,
     header: Mutex<Header>,
     has_failed_sync: AtomicBool,
+}
+
+/// Where the file is, and which file that was when it was opened.
+#[derive(Debug)]
+pub(super) struct Place {
+    path: PathBuf,
+    file: FileId,
+}
+
+/// The device and the number of a file on it.
+type FileId = Option<(u64, u64)>;
+
+impl Place {
+    fn of(path: &Path, file: &File) -> io::Result<Self> {
+        Ok(Self { path: path.into(), file: file_id(&file.metadata()?) })
+    }
+
+    /// Whatever else prevents a look at the path says nothing about the file.
+    fn check(&self) -> io::Result<()> {
+        let what = match fs::metadata(&self.path) {
+            Ok(metadata) if file_id(&metadata) != self.file => "is another one now: it was replaced",
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                "is not there any more: it was moved or removed"
+            }
+            Ok(_) | Err(_) => return Ok(()),
+        };
+        Err(io::Error::other(format!(
+            "the file {} {what} while this server has it open",
+            self.path.display()
+        )))
+    }
+}
+
+#[cfg(unix)]
+fn file_id(metadata: &fs::Metadata) -> FileId {
+    use std::os::unix::fs::MetadataExt;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+#[cfg(not(unix))]
+fn file_id(_: &fs::Metadata) -> FileId {
+    None
 }
 
 /// The first bytes of the file: they lead to the pages of the last commit, and are the only ones
@@ -43,9 +87,10 @@ impl Disk {
     /// Locks the file. `None`: another process has it open.
     pub(super) fn open(path: &Path) -> io::Result<Option<Self>> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let place = Place::of(path, &file)?;
         let backend = FileBackend::new(file).map_err(io::Error::other)?;
         match backend.try_lock_range(Bound::Unbounded, Bound::Unbounded) {
-            Ok(true) => Self::of(backend, Some(path.with_extension("probe"))).map(Some),
+            Ok(true) => Self::of(backend, Some(place)).map(Some),
             Ok(false) => Ok(None),
             Err(BackendError::Io(error)) => Err(error),
             Err(error) => Err(io::Error::other(error)),
@@ -53,14 +98,16 @@ impl Disk {
     }
 
     /// On something that one process has.
-    pub(super) fn of(backend: impl StorageBackend, probe: Option<PathBuf>) -> io::Result<Self> {
+    pub(super) fn of(backend: impl StorageBackend, place: Option<Place>) -> io::Result<Self> {
         let mut header = [0; HEADER_BYTES];
-        if backend.len()? >= HEADER_BYTES as u64 {
+        let len = backend.len()?;
+        if len >= HEADER_BYTES as u64 {
             backend.read(0, &mut header)?;
         }
         Ok(Self(Arc::new(State {
             backend: Box::new(backend),
-            probe,
+            place,
+            len: AtomicU64::new(len),
             header: Mutex::new(Header { written: header, synced: header, is_torn: false }),
             has_failed_sync: AtomicBool::new(false),
         })))
@@ -73,8 +120,9 @@ impl Disk {
 
     /// Fails if the file system has no room for so many bytes.
     pub(super) fn probe(&self, bytes: usize) -> io::Result<()> {
-        let Some(path) = &self.0.probe else { return Ok(()) };
-        let mut file = File::create(path)?;
+        let Some(place) = &self.0.place else { return Ok(()) };
+        let path = place.path.with_extension("probe");
+        let mut file = File::create(&path)?;
         // It has no name while it is written, so a crash leaves nothing that takes room.
         fs::remove_file(path)?;
         for _ in 0..bytes.div_ceil(PAGE_BYTES) {
@@ -95,6 +143,19 @@ impl Disk {
             Frozen { disk: self.clone(), overlay: Mutex::new(Overlay { len, pages: BTreeMap::new() }) };
         frozen.write(0, &synced)?;
         Ok(frozen)
+    }
+
+    /// ST21: fails if the file is not the one that was opened, as a restart would show.
+    fn check_file(&self) -> io::Result<()> {
+        if let Some(place) = &self.0.place {
+            place.check()?;
+        }
+        let (expected, found) = (self.0.len.load(Ordering::Acquire), self.0.backend.len()?);
+        if found == expected {
+            return Ok(());
+        }
+        let text = format!("the file of the store has {found} bytes, and was written with {expected}");
+        Err(io::Error::other(text))
     }
 
     /// Unlocks the file. All databases on it are closed.
@@ -122,10 +183,14 @@ impl StorageBackend for Disk {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.backend.set_len(len)
+        let set = self.0.backend.set_len(len);
+        let is_of = if set.is_ok() { len } else { self.0.backend.len().unwrap_or(len) };
+        self.0.len.store(is_of, Ordering::Release);
+        set
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        self.check_file()?;
         let mut header = self.header();
         if header.written != header.synced || header.is_torn {
             header.is_torn = true;
