@@ -37,6 +37,8 @@ pub struct StoreConfig {
     pub owner_grace: Duration,
     /// How long a region keeps a name for a commit of another one that refers to it (SG31). Default 5 minutes.
     pub reference_block: Duration,
+    /// The most bytes of a snapshot that this node takes of a peer (SR20). Default 4 GiB.
+    pub snapshot_bytes: u64,
     /// The schema versions that this server knows (SV2). Default: all types are 1.0.
     pub schemas: Arc<Schemas>,
     /// Whether the server tells the other servers of the store that it is alive, and which plans it has
@@ -63,6 +65,7 @@ impl Default for StoreConfig {
             tombstones: Duration::from_secs(24 * 3600),
             owner_grace: Duration::from_secs(300),
             reference_block: Duration::from_secs(300),
+            snapshot_bytes: 4 << 30,
             schemas: Arc::default(),
             says_alive: false,
             fields: FieldSource::default(),

@@ -73,6 +73,7 @@ impl Writer {
         config.tombstones = nanoseconds(settings.tombstones);
         config.owner_grace = nanoseconds(settings.owner_grace);
         config.reference_block = nanoseconds(settings.reference_block);
+        config.snapshot_bytes = settings.snapshot_bytes;
         config.is_replicated = settings.peers.is_some();
         config.schemas = Arc::clone(&settings.schemas);
         config.fields = settings.fields.clone();

@@ -23,6 +23,8 @@ use driven::*;
 
 #[expect(dead_code, reason = "other tests use the rest")]
 mod driven;
+#[path = "resync/endless.rs"]
+mod endless;
 #[path = "resync/journal.rs"]
 mod journal;
 #[path = "resync/numbers.rs"]

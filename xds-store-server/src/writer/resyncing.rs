@@ -124,8 +124,8 @@ impl Writer {
             // The sender may have gone away, here and below.
             Ok(_) => _ = answer.send(PageEnd::Kept),
             Err(refused) => {
-                _ = answer.send(PageEnd::Ended);
                 tracing::error!("the snapshot was not taken: {}", refused.message);
+                _ = answer.send(PageEnd::Refused(refused.message));
                 replication.taking = None;
                 self.replicate(ReplicaEvent::SnapshotEnded(Err(Failure::Unreachable)), actions);
             }

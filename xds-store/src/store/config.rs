@@ -32,6 +32,9 @@ pub struct Config {
     /// How long names of this region are blocked for references of other regions that are not confirmed, in
     /// nanoseconds (SG31). A fifth of it is the time for their commits. Default 5 minutes.
     pub reference_block: i64,
+    /// The most bytes of a snapshot that this node takes (SR20). Until its end, its records are in memory once.
+    /// Default 4 GiB.
+    pub snapshot_bytes: u64,
     /// Whether other nodes get the entries of this store. Once they did, it stays so. Default: no.
     pub is_replicated: bool,
     /// The schema versions that this server knows (SV2). Default: all types are 1.0.
@@ -56,6 +59,7 @@ impl Config {
             tombstones: 24 * 3600 * SECOND,
             owner_grace: 300 * SECOND,
             reference_block: 300 * SECOND,
+            snapshot_bytes: 4 << 30,
             is_replicated: false,
             schemas: Arc::default(),
             fields: FieldSource::default(),

@@ -4,6 +4,7 @@
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
+use prost::Message;
 use xds_proto::xds::store::v1 as proto;
 
 use super::resync::Resynced;
@@ -12,7 +13,7 @@ use crate::checked;
 use crate::clock::Clock;
 use crate::commit::{RefusalCode, Refused};
 use crate::entry::parse_state;
-use crate::key::stored;
+use crate::key::{RecordKey, stored};
 use crate::number;
 use crate::phase::Phases;
 use crate::stored::Stored;
@@ -36,6 +37,37 @@ pub(super) struct Staging {
     pub(super) page: Option<(Ticket, proto::SnapshotResponse)>,
     /// The engine has no records of an earlier one.
     is_clean: bool,
+    /// How far the pages are that the engine has.
+    kept: Kept,
+}
+
+/// What a snapshot has brought.
+#[derive(Debug, Default, Clone)]
+struct Kept {
+    bytes: u64,
+    /// The key of the last record in the engine.
+    last: Bytes,
+}
+
+impl Kept {
+    /// SR20: with a page more, which goes on where the last one ended. So a snapshot has an end.
+    fn with(mut self, page: &proto::SnapshotResponse, limit: u64) -> Result<Self, String> {
+        for state in &page.records {
+            let key = RecordKey::parse(&state.key.clone().unwrap_or_default());
+            let at = stored::staged(&key.map_err(|error| error.to_string())?);
+            if at <= self.last {
+                return Err("its records are not in the order of their keys".to_owned());
+            }
+            (self.last, self.bytes) = (at, self.bytes + state.encoded_len() as u64);
+        }
+        if self.bytes > limit {
+            return Err(format!("it has more than {limit} bytes: see --snapshot-bytes-limit"));
+        }
+        if page.records.is_empty() && !page.is_last {
+            return Err("it has a page without records that is not the last one".to_owned());
+        }
+        Ok(self)
+    }
 }
 
 /// What becomes of the records of this node.
@@ -86,7 +118,7 @@ impl Store {
             _ if self.head.owes_reissue => Kind::Reissue,
             _ => Kind::Merge,
         };
-        self.staging = Some(Staging { kind, new_id, page: None, is_clean: false });
+        self.staging = Some(Staging { kind, new_id, page: None, is_clean: false, kept: Kept::default() });
     }
 
     pub(super) fn stage(&mut self, ticket: Ticket, page: proto::SnapshotResponse, actions: &mut Vec<Action>) {
@@ -139,6 +171,9 @@ impl Store {
         let Some((ticket, page)) = &staging.page else { return Ok(false) };
         if let Some(number) = number::out_of_range_in_page(page) {
             let reason = format!("its {number} is out of range (SR62)");
+            return self.refuse_snapshot(&reason, actions);
+        }
+        if let Err(reason) = staging.kept.clone().with(page, self.config.snapshot_bytes) {
             return self.refuse_snapshot(&reason, actions);
         }
         let clock = Clock::from_wire(&page.clock);
@@ -194,6 +229,9 @@ impl Store {
             Alone::Page => {
                 let Some(staging) = &mut self.staging else { return };
                 let Some((ticket, page)) = &mut staging.page else { return };
+                if let Ok(kept) = staging.kept.clone().with(page, u64::MAX) {
+                    staging.kept = kept;
+                }
                 page.records.clear();
                 if !page.is_last {
                     actions.push(Action::Staged(*ticket, Ok(Staged::Kept)));
