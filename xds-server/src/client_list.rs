@@ -45,14 +45,14 @@ impl ClientList {
         self.0.clients(|_| true).into_iter().map(client).collect()
     }
 
-    /// How many streams subscribe to one of these names, and not only to a wildcard or glob. A stream that
-    /// ends meanwhile, or does not answer within 5 s, counts, too.
-    pub async fn naming(&self, is_it: impl Fn(&TypeUrl, &ResourceName) -> bool) -> usize {
+    /// How many streams have or subscribe to a resource that is meant, by its type, its name, and whether they
+    /// subscribe to this name, and not only to a wildcard or glob. A stream that ends meanwhile, or does not answer
+    /// within 5 s, counts, too.
+    pub async fn with_resource(&self, is_it: impl Fn(&TypeUrl, &ResourceName, bool) -> bool) -> usize {
         let streams: Vec<_> = self.list().into_iter().flat_map(|client| client.streams).collect();
         let names = async |stream: ClientStream| match stream.report().await {
             Some(types) => types.iter().any(|of| {
-                let mut named = of.resources.iter().filter(|resource| resource.is_named);
-                named.any(|resource| is_it(&of.type_url, &resource.name))
+                of.resources.iter().any(|resource| is_it(&of.type_url, &resource.name, resource.is_named))
             }),
             None => true,
         };

@@ -145,29 +145,30 @@ impl StatusSource {
     }
 }
 
-/// Whether a type and a name are those of a resource in question.
-pub type NamePredicate = Box<dyn Fn(&str, &str) -> bool + Send + Sync>;
+/// Whether a resource is one in question: by its type, its name, and whether the stream subscribes to that name, and
+/// not only to a wildcard or glob.
+pub type ResourcePredicate = Box<dyn Fn(&str, &str, bool) -> bool + Send + Sync>;
 
 /// Counts the streams that ask for some resources.
-type CountStreams = dyn Fn(NamePredicate) -> Pin<Box<dyn Future<Output = u64> + Send>> + Send + Sync;
+type CountStreams = dyn Fn(ResourcePredicate) -> Pin<Box<dyn Future<Output = u64> + Send>> + Send + Sync;
 
 /// The streams of the xDS server of the program, by what they ask for (SV26).
 #[derive(Clone, Default)]
 pub struct StreamsSource(Option<Arc<CountStreams>>);
 
 impl StreamsSource {
-    /// Counts streams with this function: those that ask for a resource with such a type and name by its
-    /// name. A stream that cannot be asked counts, too.
+    /// Counts streams with this function: those that have such a resource or subscribe to it. A stream that cannot be
+    /// asked counts, too.
     pub fn new<F: Future<Output = u64> + Send + 'static>(
-        count: impl Fn(NamePredicate) -> F + Send + Sync + 'static,
+        count: impl Fn(ResourcePredicate) -> F + Send + Sync + 'static,
     ) -> Self {
         Self(Some(Arc::new(move |names| Box::pin(count(names)))))
     }
 
-    /// How many streams ask for such a name.
-    pub(crate) async fn count(&self, names: NamePredicate) -> u64 {
+    /// How many streams have such a resource or subscribe to it.
+    pub(crate) async fn count(&self, is_it: ResourcePredicate) -> u64 {
         match &self.0 {
-            Some(count) => count(names).await,
+            Some(count) => count(is_it).await,
             None => 0,
         }
     }

@@ -53,7 +53,7 @@ pub use access::{
 pub use alarm::Alarm;
 pub use api::StoreApi;
 pub use config::{
-    ApiConfig, NamePredicate, StartError, StatusAdditions, StatusSource, StoreConfig, StreamsSource,
+    ApiConfig, ResourcePredicate, StartError, StatusAdditions, StatusSource, StoreConfig, StreamsSource,
 };
 pub use handle::StoreHandle;
 pub use peers::{Connecting, PeerConnection, PeerConnector, PeersConfig, PeersStatus};

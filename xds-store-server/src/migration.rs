@@ -94,7 +94,9 @@ impl MigrationService {
     /// SV26: how many streams ask for the old form of a plan.
     async fn streams_on_old(&self, plan: &Plan) -> u64 {
         let plan = plan.clone();
-        self.streams.count(Box::new(move |type_url, name| plan.is_asked(Form::Old, type_url, name))).await
+        let is_old =
+            move |type_url: &str, name: &str, by_name| plan.is_asked(Form::Old, (type_url, name), by_name);
+        self.streams.count(Box::new(is_old)).await
     }
 }
 
@@ -190,14 +192,8 @@ impl Migration for MigrationService {
         let refused = |refused| of_refused(refused, &self.reading.standing(), &caller);
         let ceiling = Ceiling { type_url: schema.type_url, version };
         let draft = Draft::set_ceiling(ceiling, caller.client.identity(), dry_run).map_err(refused)?;
-        match self.reading.store.commit(draft).await {
-            Ok(_) => Ok(Response::new(proto::SetCeilingResponse::default())),
-            Err(found) if gates_of(&found).next().is_some() => {
-                let gates = gates_of(&found).cloned().collect();
-                Ok(Response::new(proto::SetCeilingResponse { gates }))
-            }
-            Err(other) => Err(refused(other)),
-        }
+        self.reading.store.commit(draft).await.map_err(refused)?;
+        Ok(Response::new(proto::SetCeilingResponse {}))
     }
 }
 
@@ -212,10 +208,11 @@ fn unknown_plan(number: u32) -> Status {
 /// The format of a store cannot be lowered: this program writes one format only.
 fn format_ceiling(format: u32) -> Result<Response<proto::SetCeilingResponse>, Status> {
     match format.cmp(&FORMAT) {
-        Ordering::Equal => Ok(Response::new(proto::SetCeilingResponse::default())),
+        Ordering::Equal => Ok(Response::new(proto::SetCeilingResponse {})),
         Ordering::Less => {
             let gate = proto::ClosedGate { gate: "needs_newer".into(), count: 1, ..Default::default() };
-            Ok(Response::new(proto::SetCeilingResponse { gates: vec![gate] }))
+            let message = format!("the store has format {FORMAT}, which this server cannot lower");
+            Err(refusal(Code::FailedPrecondition, message, None, Why::Gate(gate)))
         }
         Ordering::Greater => {
             Err(invalid("format", format!("this server writes format {FORMAT}, and not {format}")))

@@ -136,7 +136,11 @@ impl StoreService {
             return Ok(Acks { peers: self.config.ack_peers, timeout });
         }
         let peers = usize::try_from(request.ack_peers).unwrap_or(usize::MAX);
-        let there = self.reading.store.peers().map_or(0, |status| status.peers.len());
+        let status = self.reading.store.peers();
+        let there = status.as_ref().map_or(0, |status| status.peers.len());
+        if there == 0 && status.is_some() {
+            return Err(Status::unavailable("ack_peers: this node has heard of no peer yet"));
+        }
         if peers > there {
             let message =
                 format!("ack_peers: {peers} peers cannot confirm the commit: this store has {there}");

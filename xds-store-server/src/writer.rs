@@ -309,8 +309,10 @@ impl Writer {
                 return false;
             }
             Message::Forgetting(node, caller) => {
+                let replica = self.replication.as_ref().map(|replication| &replication.machine);
+                let heard = |id: &str| replica.map_or(0, |replica| replica.heard(id, &node));
                 // The caller may have gone away.
-                _ = caller.send(self.store.forgetting(&node));
+                _ = caller.send(self.store.forgetting(&node, heard));
                 return false;
             }
             Message::Commit(Waiting { draft, caller }) => {

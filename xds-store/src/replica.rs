@@ -361,6 +361,12 @@ impl Replica {
                 self.alarm(Alarm::TooManyNodes, false);
                 self.comparing.compare_rest_at(self.now);
                 self.forgotten = nodes;
+                // SR34: it comes back with another id, if at all.
+                let is_forgotten =
+                    |peer: &Peer| peer.node().is_some_and(|node| self.forgotten.contains(node));
+                let gone = self.peers.iter().filter(|(_, peer)| is_forgotten(peer));
+                let gone: Vec<_> = gone.map(|(address, _)| Alarm::TwoWriters(address.clone())).collect();
+                gone.into_iter().for_each(|alarm| self.alarm(alarm, false));
                 self.tell_phases();
             }
             Event::Due => {}
@@ -440,6 +446,12 @@ impl Replica {
     /// The nodes that are known, with their newest clocks (SR9).
     pub fn known(&self) -> impl Iterator<Item = (&str, &Counters)> {
         self.known.iter()
+    }
+
+    /// Up to where a node has the entries of an origin, as it said last.
+    #[must_use]
+    pub fn heard(&self, node: &str, origin: &str) -> u64 {
+        self.known.heard(node).and_then(|heard| heard.get(origin)).copied().unwrap_or_default()
     }
 
     /// Whether a peer has answered a round, and all that it cannot serve is here or comes from another one. Forgotten

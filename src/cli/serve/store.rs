@@ -11,7 +11,7 @@ use clap::Args;
 use tokio::runtime::Handle;
 use xds::admin::{Trouble, Troubles};
 use xds::folder::Descriptors;
-use xds::{Cache, ClientList, Readiness, TypeUrl};
+use xds::{Cache, ClientList, Readiness, ResourceName, TypeUrl};
 use xds_proto::xds::store::v1 as proto;
 use xds_store::phase::PhaseGap;
 use xds_store::read::{HistoryQuery, Payload, Reads};
@@ -189,7 +189,11 @@ impl ServedStore {
         // SV26.
         let streams = StreamsSource::new(move |is_it| {
             let clients = clients.clone();
-            async move { clients.naming(|of, name| is_it(of.as_str(), name.as_str())).await as u64 }
+            async move {
+                let is_it =
+                    |of: &TypeUrl, name: &ResourceName, is_named| is_it(of.as_str(), name.as_str(), is_named);
+                clients.with_resource(is_it).await as u64
+            }
         });
         access.routes(self.handle.clone(), engine, move |config| {
             config.streams = streams;

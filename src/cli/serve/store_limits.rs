@@ -44,8 +44,8 @@ pub(super) struct StoreLimits {
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = wait)]
     reference_block: Duration,
     /// The most bytes of a snapshot that this node takes of a peer. It is in memory once while it is merged
-    #[arg(long, value_name = "BYTES", default_value = "4294967296", value_parser = count)]
-    snapshot_bytes_limit: usize,
+    #[arg(long, value_name = "BYTES", default_value = "4294967296", value_parser = clap::value_parser!(u64).range(1..))]
+    snapshot_bytes_limit: u64,
 }
 
 impl StoreLimits {
@@ -58,6 +58,6 @@ impl StoreLimits {
         config.tombstones = self.tombstone_ttl;
         config.owner_grace = self.owner_grace;
         config.reference_block = self.reference_block;
-        config.snapshot_bytes = self.snapshot_bytes_limit as u64;
+        config.snapshot_bytes = self.snapshot_bytes_limit;
     }
 }

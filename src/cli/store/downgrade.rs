@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use xds_proto::xds::store::v1 as proto;
+use xds_proto::xds::store::v1::violation::Why;
 
 use super::connection::{Connection, ConnectionOptions};
-use super::error::StoreError;
+use super::error::{Refused, StoreError};
 use super::run;
 use crate::cli::check::ReportFormat;
 use crate::cli::{Failure, say, type_name};
@@ -132,8 +133,20 @@ async fn set(
 ) -> Result<Vec<proto::ClosedGate>, StoreError> {
     let of = Some(proto::set_ceiling_request::Of::Schema(ceiling));
     let mut client = connection.migration.clone();
-    let done = connection.answer(client.set_ceiling(proto::SetCeilingRequest { of, dry_run })).await?;
-    Ok(done.gates)
+    match connection.answer(client.set_ceiling(proto::SetCeilingRequest { of, dry_run })).await {
+        Ok(proto::SetCeilingResponse {}) => Ok(Vec::new()),
+        Err(StoreError::Refused(refused)) if !gates_of(&refused).is_empty() => Ok(gates_of(&refused)),
+        Err(error) => Err(error),
+    }
+}
+
+/// What prevents a ceiling.
+fn gates_of(refused: &Refused) -> Vec<proto::ClosedGate> {
+    let gates = refused.violations.iter().filter_map(|violation| match &violation.why {
+        Some(Why::Gate(gate)) => Some(gate.clone()),
+        _ => None,
+    });
+    gates.collect()
 }
 
 /// TYPE=VERSION.

@@ -309,7 +309,7 @@ fn gate_text(gate: &proto::ClosedGate) -> String {
         "pass_not_clean" => "the last pass of the copy wrote something: wait for a clean one".to_owned(),
         "way_back_not_clean" => "the pass back wrote something: wait for a clean one".to_owned(),
         "still_named" => format!("other records still name {count} of the resources that the step hides"),
-        "streams_on_old" => format!("{count} streams ask for the old form by name"),
+        "streams_on_old" => format!("{count} streams ask for the old form"),
         "runs_at_startup" => "it has no `down`: start the server with --migrate startup".to_owned(),
         "needs_newer" => format!("{} need a newer version", counted_of(count)),
         other => other.to_owned(),

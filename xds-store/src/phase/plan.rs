@@ -249,11 +249,13 @@ impl Plan {
         [Form::New, Form::Old].into_iter().find(|form| has(*form))
     }
 
-    /// Whether whoever asks for this type and name asks for this form of the plan. Where both forms have
-    /// one name (SV31), a client chooses by a parameter, so its name asks for neither.
+    /// SV26: whether whoever has a resource of this type and name asks for this form of the plan: by its name, or by
+    /// a wildcard of a type that only this form has. By one wildcard of both forms a client gets the other one, too.
+    /// Where both forms have one name (SV31), a client chooses by a parameter, so its name asks for neither.
     #[must_use]
-    pub fn is_asked(&self, form: Form, type_url: &str, name: &str) -> bool {
-        !self.keeps_name() && self.has_name(form, type_url, name)
+    pub fn is_asked(&self, form: Form, (type_url, name): (&str, &str), by_name: bool) -> bool {
+        let is_chosen = by_name || self.spec.from_type != self.spec.to_type;
+        is_chosen && !self.keeps_name() && self.has_name(form, type_url, name)
     }
 
     fn has_name(&self, form: Form, type_url: &str, name: &str) -> bool {
@@ -429,6 +431,23 @@ mod tests {
         assert!(matches!(all(&[spec(), joined]), Err(PlanError::Overlap { .. })));
         let low = PlanSpec { to_version: "1.5".parse().unwrap(), ..spec() };
         assert!(matches!(all(&[low]), Err(PlanError::Version { .. })));
+    }
+
+    #[test]
+    fn sv26_a_wildcard_asks_for_the_old_form_if_the_plan_changes_the_type() {
+        let asks = |plan: &Plan, type_url, name, by_name| plan.is_asked(Form::Old, (type_url, name), by_name);
+        let retyped = Plan::new(spec()).unwrap();
+        assert!([true, false].map(|by_name| asks(&retyped, "t/acme.v1.Route", "a", by_name)) == [true; 2]);
+        assert!(!asks(&retyped, "t/acme.v2.Route", "a", true));
+        let renamed = PlanSpec {
+            from_names: vec!["shop-*".into()],
+            to_type: spec().from_type,
+            to_name: "new-{name}".into(),
+            ..spec()
+        };
+        let renamed = Plan::new(renamed).unwrap();
+        let asked = [true, false].map(|by_name| asks(&renamed, "t/acme.v1.Route", "shop-a", by_name));
+        assert_eq!(asked, [true, false], "by the wildcard it gets the new one, too");
     }
 
     #[test]

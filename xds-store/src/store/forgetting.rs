@@ -20,16 +20,17 @@ impl Store {
         self.index.forgotten().iter()
     }
 
-    /// What would be lost if a node were forgotten now; `None` if it is not known here.
+    /// What would be lost if a node were forgotten now; `None` if it is not known here. `heard` is up to where another
+    /// node has its entries, as that said last: the store remembers that only now and then.
     #[must_use]
-    pub fn forgetting(&self, node: &str) -> Option<Forgetting> {
+    pub fn forgetting(&self, node: &str, heard: impl Fn(&str) -> u64) -> Option<Forgetting> {
         let here = self.origins.position(node).counter;
         let of = |counters: &crate::clock::Counters| counters.get(node).copied().unwrap_or_default();
         let is_known =
             here > 0 || self.forgotten().chain(self.nodes.iter().map(|(id, _)| id)).any(|id| id == node);
         let forgotten = self.index.forgotten();
         let others = || {
-            let known = self.nodes.iter().map(|(id, counters)| (id, of(counters)));
+            let known = self.nodes.iter().map(|(id, counters)| (id, of(counters).max(heard(id))));
             known.chain([(self.head.node.as_str(), here)])
         };
         let counter = others().map(|(_, counter)| counter).max().unwrap_or_default();

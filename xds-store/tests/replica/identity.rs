@@ -361,6 +361,11 @@ fn sr34_a_second_writer_of_the_region_raises_an_alarm() {
     // Its address is no peer any more.
     one.peers(&[]);
     assert_eq!(one.replica.alarms().count(), 0);
+    // SR33: it is dead, and does not come back as this node.
+    let (_, mut one) = greeted(("eu", false), ("eu", false));
+    let ended = one.step(Event::Forgotten(["p".to_owned()].into()));
+    assert!(ended.contains(&Action::End(Alarm::TwoWriters("a".into()))), "{ended:?}");
+    assert_eq!(one.replica.alarms().count(), 0);
     assert!(!greeted(("eu", false), ("eu", true)).0);
     assert!(!greeted(("eu", true), ("eu", false)).0);
     assert!(!greeted(("eu", false), ("us", false)).0);

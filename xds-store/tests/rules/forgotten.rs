@@ -189,19 +189,22 @@ fn sr33_what_would_be_lost_with_a_node_is_known_before() {
     b.commit(of([put("r", "1")])).unwrap();
     pull(&mut a, &b);
     let of = |server: &Server| {
-        let forgetting = server.store.forgetting("b").unwrap();
+        let forgetting = server.store.forgetting("b", |_| 0).unwrap();
         (forgetting.counter, forgetting.lacking)
     };
-    assert_eq!((a.store.forgetting("z"), of(&a)), (None, (1, vec![])));
+    assert_eq!((a.store.forgetting("z", |_| 0), of(&a)), (None, (1, vec![])));
     remember(&mut a, "b", &[("b", 3)]);
     remember(&mut a, "c", &[("b", 2)]);
     assert_eq!(of(&a), (3, vec!["c".to_owned(), "a".to_owned()]));
+    // Regression: for up to a minute a node lacked what it had said that it has.
+    let heard = a.store.forgetting("b", |node| if node == "c" { 3 } else { 0 }).unwrap();
+    assert_eq!((heard.counter, heard.lacking), (3, vec!["a".to_owned()]));
     remember(&mut a, "c", &[("b", 3)]);
     assert_eq!(of(&a), (3, vec!["a".to_owned()]));
     remember(&mut a, "d", &[]);
     a.commit(of_forget("d")).unwrap();
     assert_eq!(of(&a), (3, vec!["a".to_owned()]));
-    assert!(a.store.forgetting("d").is_some());
+    assert!(a.store.forgetting("d", |_| 0).is_some());
 }
 
 fn of_forget(node: &str) -> proto::CommitRequest {
