@@ -134,6 +134,10 @@ pub(crate) fn compacted(floor: String) -> Status {
 pub(crate) fn of_read(error: &ReadError, printed: impl Fn(u64) -> String) -> Status {
     match error {
         ReadError::Compacted { floor } => compacted(printed(*floor)),
+        ReadError::FormsChanged { revision, .. } => {
+            let detail = proto::Compacted { floor: printed(*revision) };
+            with_detail(Code::OutOfRange, fit::message(error.to_string()), &detail)
+        }
         ReadError::Ahead { .. } | ReadError::Revision(_) => invalid("revision", error.to_string()),
         ReadError::Damaged(damaged) => Status::data_loss(fit::message(damaged.to_string())),
         ReadError::Engine(error) => of_engine(error),

@@ -102,6 +102,18 @@ pub enum ReadError {
         /// The newest revision that is forgotten.
         floor: u64,
     },
+    /// SV36: a step of a plan shows or hides records that the watch can have. Start again with a list.
+    #[error("the step from F{from} to F{to} of the plan {plan} shows or hides records: start again")]
+    FormsChanged {
+        /// The revision of the step.
+        revision: u64,
+        /// The name of the plan.
+        plan: String,
+        /// The phase before.
+        from: u32,
+        /// The phase after.
+        to: u32,
+    },
     /// The revision is of another store, or none.
     #[error(transparent)]
     Revision(#[from] RevisionError),

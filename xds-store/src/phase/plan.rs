@@ -258,7 +258,7 @@ impl Plan {
         is_chosen && !self.keeps_name() && self.has_name(form, type_url, name)
     }
 
-    fn has_name(&self, form: Form, type_url: &str, name: &str) -> bool {
+    pub(crate) fn has_name(&self, form: Form, type_url: &str, name: &str) -> bool {
         let is_old = |name: &str| self.names.iter().any(|names| names.contains(name));
         match form {
             Form::Old => type_url == self.spec.from_type && is_old(name),

@@ -107,9 +107,7 @@ impl Reads<'_> {
         let damaged = || Damaged { key: stored::log(revision) };
         let key = RecordKey::parse(&change.key).map_err(|_| damaged())?;
         // SV36: records appear or disappear that the revision did not change, so the watch starts again.
-        if self.changes_forms(&key, revision)? {
-            return Err(ReadError::Compacted { floor: revision });
-        }
+        self.check_forms(&key, revision, query.filter)?;
         // A touch makes no event.
         if change.outcome() == proto::Outcome::Touched
             || !query.filter.matches_key(&key, self.policies()?)

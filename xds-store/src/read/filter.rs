@@ -8,6 +8,7 @@ use xds_core::{NamePatterns, XdstpName};
 use xds_proto::xds::store::v1 as proto;
 
 use crate::key::{RecordKey, is_configuration, stored};
+use crate::phase::{Form, Plan};
 use crate::record::{RecordState, named_owners};
 use crate::region::Policies;
 
@@ -108,6 +109,16 @@ impl Filter {
         is_type
             && self.names.as_ref().is_none_or(|names| names.matches(&key.name()))
             && (self.region.is_empty() || policies.owner_of(key) == Some(&*self.region))
+    }
+
+    /// Whether records of a form of a plan may match: by the type, and the names if all of them are whole.
+    pub(super) fn can_match(&self, plan: &Plan, form: Form) -> bool {
+        let type_url = plan.type_url(form);
+        let of_type = self.type_urls.is_empty() || self.type_urls.contains(type_url);
+        let is_whole = |name: &String| !name.contains('*');
+        let has_name = |name: &String| plan.has_name(form, type_url, name);
+        let names = &self.patterns;
+        of_type && (names.is_empty() || !names.iter().all(is_whole) || names.iter().any(has_name))
     }
 
     /// Whether the state of a record with a matching key matches. A deleted one never does.

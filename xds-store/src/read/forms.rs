@@ -2,7 +2,7 @@
 
 use xds_proto::xds::store::v1 as proto;
 
-use super::{Knows, Payload, ReadError, Reads, RecordVersion};
+use super::{Filter, Knows, Payload, ReadError, Reads, RecordVersion};
 use crate::key::RecordKey;
 use crate::phase::{ConvertError, Counts, Form, Phase, PhaseRecord, Plan, Stamp};
 use crate::record::{RecordRevision, RecordState, Uid};
@@ -149,16 +149,20 @@ impl Reads<'_> {
         }
     }
 
-    /// Whether a store revision shows or hides a form of a plan.
-    pub(super) fn changes_forms(&self, key: &RecordKey, at: u64) -> Result<bool, ReadError> {
+    /// SV36: fails if a change of a store revision shows or hides a form of a plan that a filter can match.
+    pub(super) fn check_forms(&self, key: &RecordKey, at: u64, filter: &Filter) -> Result<(), ReadError> {
         let number = PhaseRecord::plan(key);
-        let Some(plan) = self.schemas.plans().iter().find(|plan| Some(plan.number()) == number) else {
-            return Ok(false);
-        };
-        let before = self.phase(plan, at.saturating_sub(1))?;
-        let after = self.phase(plan, at)?;
+        let plan = self.schemas.plans().iter().find(|plan| Some(plan.number()) == number);
+        let can_match =
+            |plan: &&Plan| [Form::Old, Form::New].iter().any(|form| filter.can_match(plan, *form));
+        let Some(plan) = plan.filter(can_match) else { return Ok(()) };
+        let (from, to) = (self.phase(plan, at.saturating_sub(1))?, self.phase(plan, at)?);
         let shown = |phase: Phase| (phase.shows_new(), phase.ignores_old());
-        Ok(shown(before) != shown(after))
+        if shown(from) == shown(to) {
+            return Ok(());
+        }
+        let (plan, from, to) = (plan.name().to_owned(), from.number(), to.number());
+        Err(ReadError::FormsChanged { revision: at, plan, from, to })
     }
 }
 

@@ -377,6 +377,16 @@ fn listed(server: &Server, after: u64) -> (Vec<String>, Result<Vec<String>, Read
         limit_bytes: 1 << 20,
         scan_limit: 100,
     };
+    let names =
+        reads.list(list).unwrap().records.iter().map(|version| version.key.name().to_string()).collect();
+    (names, filtered(server, after, proto::Filter::default()))
+}
+
+/// The events after a revision for a watch with a filter.
+fn filtered(server: &Server, after: u64, filter: proto::Filter) -> Result<Vec<String>, ReadError> {
+    let view = server.engine.view().unwrap();
+    let reads = Reads::with_schemas(&*view, &server.store.config().schemas).unwrap();
+    let filter = Filter::parse(Some(filter)).unwrap();
     let events = EventQuery {
         filter: &filter,
         may_read: &|_| true,
@@ -386,11 +396,9 @@ fn listed(server: &Server, after: u64) -> (Vec<String>, Result<Vec<String>, Read
         limit_bytes: 1 << 20,
         scan_limit: 100,
     };
-    let names =
-        reads.list(list).unwrap().records.iter().map(|version| version.key.name().to_string()).collect();
-    let read = reads.events(&mut Position::after(after), events);
+    let read = reads.events(&mut Position::after(after), events)?;
     let name = |event: proto::Event| event.record.unwrap().key.unwrap().name;
-    (names, read.map(|read| read.events.into_iter().map(name).collect()))
+    Ok(read.events.into_iter().map(name).collect())
 }
 
 #[test]
@@ -405,7 +413,18 @@ fn sv29_sv36_lists_and_watches_have_the_forms_that_the_phase_shows() {
 
     step(&mut server, 1, 2).unwrap();
     // New forms appear without a change, so a watch starts again behind the step.
-    assert!(matches!(listed(&server, 4).1, Err(ReadError::Compacted { floor: 5 })));
+    let ended = listed(&server, 4).1.unwrap_err();
+    assert!(matches!(ended, ReadError::FormsChanged { revision: 5, from: 1, to: 2, .. }), "{ended}");
+    assert!(ended.to_string().contains("from F1 to F2 of the plan thing-v2"), "{ended}");
+    // Watches that cannot have a record of either form go on.
+    let other = proto::Filter { type_urls: vec!["t/other".into()], ..Default::default() };
+    assert_eq!(filtered(&server, 4, other).unwrap(), [""; 0]);
+    let old = key("a", "").type_url;
+    let elsewhere =
+        proto::Filter { type_urls: vec![old.clone()], names: vec!["b/*".into()], ..Default::default() };
+    assert!(filtered(&server, 4, elsewhere).is_err(), "a pattern may match");
+    let named = |name: &str| proto::Filter { names: vec![name.into()], ..Default::default() };
+    assert!(filtered(&server, 4, named("v2/a")).is_err() && filtered(&server, 4, named("a")).is_err());
     assert_eq!(listed(&server, 5).0, ["a", "v2/a"]);
     server.commit(of([put("a", "2")])).unwrap();
     assert_eq!(listed(&server, 5).1.unwrap(), ["a", "v2/a"]);
