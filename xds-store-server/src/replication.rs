@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::clock::Clock;
 use xds_store::commit::Refused;
-use xds_store::replica::{Alarm, CallId, PeerView, Replica, ReplicaConfig};
+use xds_store::replica::{Alarm, CallId, IdLost, PeerView, Replica, ReplicaConfig};
 use xds_store::store::{Committed, RegionResponse, Store, Ticket, ToFetch};
 use xds_store::time;
 
@@ -66,6 +66,10 @@ pub(crate) struct Replication {
     pub(crate) unsynced_at: Option<i64>,
     /// A new id is requested from the store. If that failed, when it is requested again.
     pub(crate) takes_id: Option<Option<i64>>,
+    /// Why it is requested.
+    pub(crate) id_lost: Option<IdLost>,
+    /// The last time that this node got another id, for an operator.
+    pub(crate) renamed: Option<String>,
     /// SR33: the nodes that the machine knows to be forgotten.
     pub(crate) forgotten: BTreeSet<String>,
     /// SG27: the names that the machine knows the store to fetch.
@@ -120,6 +124,8 @@ impl Replication {
             snapshot_patience: config.snapshot_patience,
             unsynced_at: None,
             takes_id: None,
+            id_lost: None,
+            renamed: None,
             forgotten: BTreeSet::new(),
             fetching: Vec::new(),
             policies: 0,
@@ -204,7 +210,7 @@ impl Replication {
             ..proto::PeerStatus::default()
         });
         let peers = peers.collect();
-        let alarms = self.machine.alarms().map(alarm_text).collect();
+        let alarms = self.machine.alarms().map(alarm_text).chain(self.renamed.clone()).collect();
         let fetching = self.fetching.iter().map(|fetched| fetched.names.prefix.clone()).collect();
         let (regions, mended, awaited) = (self.regions(now), self.mended, self.machine.awaited());
         PeersStatus { clock, peers, writers: writers.collect(), regions, fetching, awaited, mended, alarms }

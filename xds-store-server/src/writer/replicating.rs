@@ -314,6 +314,9 @@ impl Writer {
             }
             ReplicaAction::TakeNewId(why) => {
                 tracing::error!("the id of this node is lost: {why}; it takes another one");
+                if let Some(replication) = &mut self.replication {
+                    replication.id_lost = Some(why);
+                }
                 self.take_id(actions);
             }
             ReplicaAction::TakeSnapshot { address, must_replace } => {

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::Refused;
 use xds_store::engine::View;
-use xds_store::replica::{Event as ReplicaEvent, Failure};
+use xds_store::replica::{Event as ReplicaEvent, Failure, IdLost};
 use xds_store::store::{Action, Event, Resynced, Staged, Ticket};
 
 use super::Writer;
@@ -208,10 +208,28 @@ impl Writer {
     fn report_renamed(&mut self, actions: &mut VecDeque<Action>) {
         let head = self.store.head();
         let (node, owes_reissue, clock) = (head.node.clone(), head.owes_reissue, self.store.clock());
+        let former = head.former_nodes.last().cloned().unwrap_or_default();
         let Some(replication) = &mut self.replication else { return };
-        replication.takes_id = None;
-        replication.told = head.counter;
-        tracing::warn!(node, "this node has another id");
+        (replication.takes_id, replication.told) = (None, head.counter);
+        let (cause, cure) = match replication.id_lost.take() {
+            Some(IdLost::Twin | IdLost::Told) => (
+                "another process has it",
+                "stop that process, or give its store an id of its own with `xds store reid`",
+            ),
+            Some(IdLost::Behind | IdLost::Forked) => (
+                "peers have commits of that id which this store does not have",
+                "look whether its disk lost data, or an older copy of the store was put in place",
+            ),
+            None => (
+                "it was away for longer than its peers remember deletions, and took a snapshot",
+                "nothing is to be done; see `xds store conflicts` for changes that were dropped",
+            ),
+        };
+        let text = format!(
+            "the id of this node was {former} and is {node} now: {cause}; {cure}. This is shown until a restart"
+        );
+        tracing::warn!(former, node, "this node has another id: {cause}; {cure}");
+        replication.renamed = Some(text);
         self.replicate(ReplicaEvent::Renamed { node, clock, owes_reissue }, actions);
         self.send_standing();
     }

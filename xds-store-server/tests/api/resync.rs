@@ -87,6 +87,17 @@ async fn sr23_a_node_that_gets_no_snapshot_serves_its_records_read_only_until_it
     converged(&[&a, &b], 1_001).await;
 }
 
+/// An operator is told why a node has another id.
+async fn alarmed(node: &Node, text: &str) {
+    let alarms = || node.served.store.peers().unwrap().alarms.clone();
+    let shown = async {
+        while !alarms().iter().any(|alarm| alarm.contains(text)) {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(WAIT, shown).await.unwrap_or_else(|_| panic!("{text:?}: {:?}", alarms()));
+}
+
 #[tokio::test]
 async fn sr21_a_node_that_lacks_forgotten_deletions_revives_none_and_loses_no_creation() {
     let (mut a, mut b) = (offline("a"), offline("b"));
@@ -103,6 +114,7 @@ async fn sr21_a_node_that_lacks_forgotten_deletions_revives_none_and_loses_no_cr
     assert_eq!(records.keys().collect::<Vec<_>>(), ["unpulled", "x"]);
     assert_ne!(id(&b), "b");
     assert_eq!(b.served.store.standing().borrow().head.former_nodes, ["b"]);
+    alarmed(&b, "was b and is").await;
     b.commit("later", "1").await;
     converged(&[&a, &b], 3).await;
 }
@@ -171,6 +183,8 @@ async fn sr28_sr31_sr55_nodes_with_one_id_take_new_ones_and_lose_nothing() {
     };
     timeout(WAIT, changed).await.expect("both take new ids");
     assert_ne!(id(&a), id(&twin));
+    alarmed(&a, "was a and is").await;
+    alarmed(&twin, "stop that process, or give its store an id of its own").await;
     // SR29: both go on.
     a.commit("more-of-a", "1").await;
     twin.commit("more-of-twin", "1").await;
