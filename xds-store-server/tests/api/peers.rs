@@ -413,7 +413,8 @@ async fn sv15_a_step_waits_for_peers_and_one_that_is_down_can_be_left_out() {
         assert!(start.elapsed() < WAIT, "{message}");
         sleep(Duration::from_millis(20)).await;
     }
-    let two_away = "the peer b would be two phases away in the plan t-v2, or joins and has none yet: move it first, or wait";
+    let two_away = "the peer b would be two phases away in the plan t-v2, or joins and has none yet: move it \
+                    first, or wait";
     assert_eq!(step(&a, 1, &[]).await, Err(two_away.to_owned()));
     knows(&b, 1).await;
     assert_eq!(step(&b, 0, &[]).await, Ok(()));
