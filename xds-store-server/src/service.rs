@@ -16,6 +16,7 @@ use xds_store::key::RecordKey;
 use xds_store::read::{Filter, HistoryQuery, Knows, PageToken, Payload, Reads};
 use xds_store::schema::VersionError;
 use xds_store::store::Committed;
+use xds_store::time::length_of;
 
 use crate::access::Caller;
 use crate::config::ApiConfig;
@@ -124,9 +125,9 @@ impl StoreService {
 
     /// What the answer of a commit waits for (SR17).
     async fn acks(&self, request: &proto::CommitRequest) -> Result<Acks, Status> {
-        let timeout = match request.ack_timeout.map(Duration::try_from) {
+        let timeout = match request.ack_timeout.map(length_of) {
             None => ACK_TIMEOUT,
-            Some(Ok(timeout)) if timeout <= ACK_TIMEOUT_LIMIT => timeout,
+            Some(Some(timeout)) if timeout <= ACK_TIMEOUT_LIMIT => timeout,
             Some(_) => return Err(invalid("ack_timeout", "ack_timeout is at most 60 s, and not negative")),
         };
         if request.dry_run {
@@ -287,9 +288,9 @@ impl Store for StoreService {
         let knows = Arc::new(Knows::parse(&knows).map_err(|error| invalid_knows(&error))?);
         let filter = parse_filter(filter)?;
         let every = bookmark_every.filter(|every| *every != prost_types::Duration::default());
-        let bookmark_every = match every.map(Duration::try_from) {
+        let bookmark_every = match every.map(length_of) {
             None => BOOKMARK_EVERY,
-            Some(Ok(every)) if every >= SHORTEST_BOOKMARK => every,
+            Some(Some(every)) if every >= SHORTEST_BOOKMARK => every,
             Some(_) => return Err(invalid("bookmark_every", "bookmark_every is at least 1 s")),
         };
         let place = self.watches.open(caller.client.identity())?;

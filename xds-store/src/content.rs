@@ -1,8 +1,6 @@
 //! What a writer sets, as a resource of the cache: one conversion for the check of a commit and for
 //! the source of the cache, so the cache accepts what the store accepts (ST18).
 
-use std::time::Duration;
-
 use prost::Message;
 use xds_core::{Resource, ResourceError, ResourceName, VariantId};
 use xds_proto::envoy::config::core::v3::Metadata;
@@ -10,6 +8,7 @@ use xds_proto::xds::core::v3::ResourceLocator;
 use xds_proto::xds::store::v1 as proto;
 
 use crate::key::POLICY_TYPE;
+use crate::time::length_of;
 
 /// Why a content is no resource.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -61,7 +60,7 @@ pub fn resource(id: &VariantId, content: &proto::Content) -> Result<Resource, Co
         Resource::new(type_url, name, payload)?
     };
     if let Some(ttl) = &content.ttl {
-        let ttl = Duration::try_from(*ttl).ok().filter(|ttl| !ttl.is_zero());
+        let ttl = length_of(*ttl).filter(|ttl| !ttl.is_zero());
         resource = resource.with_ttl(ttl.ok_or(ContentError::Ttl)?);
     }
     if !content.aliases.is_empty() {

@@ -10,6 +10,7 @@ use xds_core::{Audience, AudienceError, RequestedRollout, RolloutPlan, RolloutSt
 use xds_proto::xds::store::v1 as proto;
 
 use crate::log::{Head, StoredRollout};
+use crate::time::length_of;
 
 /// What is wrong with steps.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +44,7 @@ pub fn plan(rollout: &proto::Rollout) -> Result<RolloutPlan, RolloutError> {
     }
     let wait = match &rollout.wait {
         None => WAIT,
-        Some(wait) => Duration::try_from(*wait).map_err(|_| RolloutError::Wait)?,
+        Some(wait) => length_of(*wait).ok_or(RolloutError::Wait)?,
     };
     if wait > LONGEST_WAIT {
         return Err(RolloutError::Wait);

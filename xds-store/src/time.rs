@@ -27,6 +27,13 @@ pub fn length_to_proto(length: i64) -> Duration {
     Duration { seconds: length / SECOND, nanos }
 }
 
+/// The length of a message; `None` if it is negative. The library's own conversion panics in a build with checks of
+/// overflow if the message has the lowest number of seconds.
+#[must_use]
+pub fn length_of(length: Duration) -> Option<std::time::Duration> {
+    if length.seconds < 0 { None } else { length.try_into().ok() }
+}
+
 fn nanoseconds(seconds: i64, nanos: i32) -> i64 {
     let time = i128::from(seconds) * i128::from(SECOND) + i128::from(nanos);
     i64::try_from(time).unwrap_or(if time < 0 { i64::MIN } else { i64::MAX })
@@ -46,5 +53,12 @@ mod tests {
         }
         assert_eq!(from_proto(&Timestamp { seconds: i64::MAX, nanos: 5 }), i64::MAX);
         assert_eq!(length_from_proto(&length_to_proto(90 * SECOND + 7)), 90 * SECOND + 7);
+        for (seconds, nanos, length) in
+            [(i64::MIN, i32::MIN, None), (-1, 0, None), (1, 0, Some(1)), (0, -1, None)]
+        {
+            let length = length.map(std::time::Duration::from_secs);
+            assert_eq!(length_of(Duration { seconds, nanos }), length, "{seconds} {nanos}");
+        }
+        assert!(length_of(Duration { seconds: i64::MAX, nanos: i32::MAX }).is_some());
     }
 }

@@ -332,8 +332,8 @@ fn wrong_type(name: Option<ResourceName>, found: &str) -> Rejection {
 
 fn duration(message: &[u8]) -> Result<Duration, Unreadable> {
     let duration = prost_types::Duration::decode(message).map_err(|_| Unreadable)?;
-    // A negative TTL has already ended.
-    Ok(duration.try_into().unwrap_or_default())
+    // A negative TTL has already ended. In a build with checks of overflow, the conversion panics at the lowest one.
+    Ok(if duration.seconds < 0 { Duration::ZERO } else { duration.try_into().unwrap_or_default() })
 }
 
 fn utf8(bytes: &[u8]) -> Result<&str, Unreadable> {

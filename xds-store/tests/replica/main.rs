@@ -20,6 +20,7 @@ mod comparing;
 mod driven;
 mod fixture;
 mod identity;
+mod lying;
 mod nodes;
 mod random;
 mod regions;
