@@ -29,15 +29,15 @@ pub enum ContentError {
 }
 
 impl ContentError {
-    /// The field of `proto::Content` that is wrong.
+    /// The field that is wrong, of a change.
     #[must_use]
     pub fn field(&self) -> &'static str {
         match self {
-            Self::Resource(_) => "payload",
-            Self::Ttl => "ttl",
-            Self::Alias => "aliases",
-            Self::NotEncoded(NO_LOCATOR) => "payload",
-            Self::NotEncoded(_) => "metadata",
+            Self::Resource(_) => "put.content.payload",
+            Self::Ttl => "put.content.ttl",
+            Self::Alias => "put.content.aliases",
+            Self::NotEncoded(NO_LOCATOR) => "put.content.payload",
+            Self::NotEncoded(_) => "put.content.metadata",
         }
     }
 }
@@ -95,17 +95,17 @@ mod tests {
         let good = proto::Content { payload: "x".into(), aliases: vec!["b".into()], ..Default::default() };
         assert_eq!(resource(&id, &good).map(|resource| resource.aliases().len()), Ok(1));
         let ttl = Some(prost_types::Duration { seconds: -1, nanos: 0 });
-        assert_eq!(field(proto::Content { ttl, ..good.clone() }).unwrap_err(), "ttl");
+        assert_eq!(field(proto::Content { ttl, ..good.clone() }).unwrap_err(), "put.content.ttl");
         assert_eq!(
             field(proto::Content { aliases: vec![String::new()], ..good.clone() }).unwrap_err(),
-            "aliases"
+            "put.content.aliases"
         );
         let metadata = "\u{fffd}".into();
-        assert_eq!(field(proto::Content { metadata, ..good.clone() }).unwrap_err(), "metadata");
+        assert_eq!(field(proto::Content { metadata, ..good.clone() }).unwrap_err(), "put.content.metadata");
         // Only new-style names can be redirects (X14).
         assert_eq!(
             field(proto::Content { redirect: true, payload: "".into(), ..good }).unwrap_err(),
-            "payload"
+            "put.content.payload"
         );
         let listener = VariantId::unconstrained(xds_proto::type_url::LISTENER, "a");
         let other = proto::Content { payload: b"\x0a\x01b"[..].into(), ..Default::default() };

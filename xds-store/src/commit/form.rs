@@ -398,7 +398,7 @@ fn parse_put(id: &xds_core::VariantId, put: proto::Put) -> Result<Put, Wrong> {
         return Err(Wrong::new("put.expires_at", "a record has either expires_at or a lease"));
     }
     let resource = content::resource(id, &content)
-        .map_err(|error| Wrong::new(error.field(), format!("put.content.{}: {error}", error.field())))?;
+        .map_err(|error| Wrong::new(error.field(), format!("{}: {error}", error.field())))?;
     check_constraints(&id.constraints)?;
     let references = resource.named_resources().count();
     if references > REFERENCES.value {

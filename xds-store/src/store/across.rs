@@ -252,6 +252,10 @@ impl Store {
             }
             RegionRequest::Release(request) => {
                 check_size(request.references.len())?;
+                if request.references.is_empty() {
+                    let message = "references: name those of the block that are released";
+                    return Err(Refused::whole(RefusalCode::InvalidArgument, message));
+                }
                 for reference in &request.references {
                     let key = block_key(reference, &request.id)?;
                     self.change_block(writing, &key, |_| None);

@@ -386,7 +386,12 @@ fn sg33_a_record_that_drops_a_reference_releases_it() {
         world.us.commit(of([end])).unwrap();
         let (call, request) = world.said_by_us();
         world.us.step(Event::RegionAnswered(call, Err(Unanswered::Silent)));
-        assert!(matches!(request, RegionRequest::Release(_)));
+        let RegionRequest::Release(release) = request else { panic!("{request:?}") };
+        // Without references it would release nothing.
+        let of_none = proto::ReleaseReferencesRequest { references: Vec::new(), ..release };
+        world.eu.step(Event::Region(Ticket(0), RegionRequest::Release(of_none)));
+        let refused = world.eu.region_answers.pop().unwrap().unwrap_err();
+        assert_eq!(refused.code, RefusalCode::InvalidArgument, "{refused:?}");
         world.us.restart();
         world.us.wait(SECOND);
         assert_eq!(world.eu_answers(), Ok(RegionResponse::Release));
