@@ -106,6 +106,8 @@ mod trial_tests;
 mod upstreams;
 pub mod view;
 #[cfg(test)]
+mod virtual_hosts_tests;
+#[cfg(test)]
 mod wildcard_tests;
 
 /// Decides which upstream subscriptions a proxy needs, and which downstream subscriptions they

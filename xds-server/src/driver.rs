@@ -603,7 +603,7 @@ fn close_status(error: &StreamError) -> Status {
         StreamError::TooManyNames { .. }
         | StreamError::TooManyParameters { .. }
         | StreamError::TooManyTypes { .. } => Status::resource_exhausted(text),
-        StreamError::FellBehind { .. } => Status::unavailable(text),
+        StreamError::FellBehind { .. } | StreamError::TooManyRoutesAway { .. } => Status::unavailable(text),
         _ => Status::invalid_argument(text),
     }
 }

@@ -181,6 +181,7 @@ impl Metrics {
             StreamError::TooManyParameters { .. } => ("limit", Some("parameters")),
             StreamError::TooManyTypes { .. } => ("limit", Some("types")),
             StreamError::FellBehind { .. } => ("limit", Some("removals")),
+            StreamError::TooManyRoutesAway { .. } => ("limit", Some("routes_away")),
             _ => ("other", None),
         };
         self.count_refusal(reason, limit);

@@ -303,3 +303,5 @@ impl Fork<'_> {
 mod random_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod wildcard_tests;

@@ -228,4 +228,13 @@ pub enum StreamError {
         /// The type whose removals are missing.
         type_url: TypeUrl,
     },
+    /// D33: too many streams of route configurations ended whose virtual hosts are sent on this stream.
+    #[error(
+        "more than {limit} streams of route configurations ended since this stream of their virtual hosts began; \
+         reconnect to get what changed"
+    )]
+    TooManyRoutesAway {
+        /// The limit.
+        limit: usize,
+    },
 }

@@ -286,6 +286,9 @@ impl Stream {
             }
         }
         let next = self.next_in_order(now, snapshot);
+        if let Some(error) = self.virtual_hosts_error() {
+            return Next::Close(error);
+        }
         if snapshot.has_ended() && matches!(next, Next::Wait { .. }) {
             self.leave_ended(snapshot);
         }
@@ -356,6 +359,7 @@ impl Stream {
     pub fn until_due(&mut self, now: Duration, snapshot: &Snapshot) -> Option<Option<Duration>> {
         self.enter(snapshot);
         match self.pass(now, snapshot, Pass::Looks) {
+            Found::Nothing(_) if self.virtual_hosts_error().is_some() => None,
             Found::Nothing(until) => Some(until),
             Found::Needless(_) | Found::Response(_) | Found::Due => None,
         }

@@ -15,6 +15,7 @@ use super::client_group::Seat;
 use super::entries::{TypeEntries, TypeEntry};
 use super::holding::Exception;
 use super::request::DeltaRequest;
+use super::response::StreamError;
 use super::stream::Stream;
 use super::type_state::TypeState;
 use crate::cache::{Cache, Position, Snapshot, Watch};
@@ -44,6 +45,8 @@ pub(super) struct VirtualHosts {
     seen: Vec<(Position, Revision)>,
     /// Whether the client was sent all hosts, because its route configurations are not known.
     sends_all: bool,
+    /// Whether more route configurations than [`AWAY_LIMIT`] are kept whose streams ended.
+    has_too_many_away: bool,
 }
 
 /// A route configuration of a client that uses VHDS.
@@ -93,9 +96,17 @@ struct Sent {
 impl VirtualHosts {
     fn new(now: Duration, request: &DeltaRequest) -> Self {
         let brought = request.initial_resource_versions.clone().into_iter().collect();
-        let (spaces, seen, has_names) = (BTreeMap::new(), Vec::new(), !request.subscribe.is_empty());
-        let (is_outdated, expects_streams, sends_all) = (true, false, false);
-        Self { spaces, brought, since: now, has_names, is_outdated, expects_streams, seen, sends_all }
+        Self {
+            spaces: BTreeMap::new(),
+            brought,
+            since: now,
+            has_names: !request.subscribe.is_empty(),
+            is_outdated: true,
+            expects_streams: false,
+            seen: Vec::new(),
+            sends_all: false,
+            has_too_many_away: false,
+        }
     }
 
     /// Updates the route configurations. Returns those for which the client waits now.
@@ -104,8 +115,13 @@ impl VirtualHosts {
         // D29: Envoy keeps a route configuration that was removed, with its hosts, until it
         // unsubscribes from the name. A stream that ended unsubscribes from nothing.
         self.spaces.retain(|name, space| client.covers(ROUTE_CONFIGURATION, name) || client.is_away(space));
-        if self.spaces.values().filter(|space| client.is_away(space)).count() > AWAY_LIMIT {
-            self.spaces.retain(|_, space| !client.is_away(space));
+        let has_too_many = |spaces: &BTreeMap<_, Space>| {
+            spaces.values().filter(|space| client.is_away(space)).count() > AWAY_LIMIT
+        };
+        if has_too_many(&self.spaces) {
+            // The client subscribes to the hosts of the others.
+            self.spaces.retain(|_, space| space.sending == Sending::All || !client.is_away(space));
+            self.has_too_many_away = has_too_many(&self.spaces);
         }
         let mut awaited = Awaited::default();
         for Sent { variant, stream, is_unsent } in routes.variants {
@@ -360,6 +376,13 @@ impl Stream {
         look_again
     }
 
+    /// D33: why the stream must end. Without the route configurations that are too many, hosts that go would
+    /// stay with the client; when it reconnects, it says what it has (D21).
+    pub(super) fn virtual_hosts_error(&self) -> Option<StreamError> {
+        let has_too_many = self.virtual_hosts.as_ref().is_some_and(|hosts| hosts.has_too_many_away);
+        has_too_many.then_some(StreamError::TooManyRoutesAway { limit: AWAY_LIMIT })
+    }
+
     /// The route configurations that use VHDS, of all that the client may read.
     fn spaces_in_use(&self, snapshot: &Snapshot) -> Vec<ResourceName> {
         let type_url = ROUTE_CONFIGURATION.into();
@@ -458,8 +481,8 @@ fn no_host_of(routes: &ResourceName) -> ResourceName {
     ResourceName::new(format!("{routes}/"))
 }
 
-/// How many route configurations are kept whose streams ended. A client that opens streams and ends them
-/// again and again has none of more.
+/// How many route configurations are kept whose streams ended, of a client that opens streams and ends them
+/// again and again.
 const AWAY_LIMIT: usize = 64;
 
 /// The types that decide how virtual hosts are sent.

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -5,7 +6,7 @@ use xds_proto::type_url::VIRTUAL_HOST;
 
 use crate::access::{Access, NamePatterns};
 use crate::server::fixture::{Delta, commit, is_woken, parameters, transaction, type_url, version};
-use crate::server::{ClientGroup, DeltaRequest, StreamConfig, StreamError};
+use crate::server::{ClientGroup, DeltaRequest, Next, StreamConfig, StreamError};
 use crate::subscription::Requested;
 use crate::{Cache, ClientName};
 
@@ -537,4 +538,106 @@ fn d33_a_cache_on_demand_answers_at_once_and_sends_hosts_when_its_source_knows_a
     client.ack("VHDS", "3");
     commit(&cache, "VHDS rc/a=1 x/a=1 !*");
     assert_eq!(sent(&mut client), "n4 VHDS rc/a=1");
+}
+
+/// A client with streams per type, of which those of many route configurations end.
+struct Away {
+    cache: Arc<Cache>,
+    group: ClientGroup,
+    names: Vec<String>,
+    /// The streams of the listeners, of a route configuration that stays, and of the hosts.
+    listeners: Delta,
+    stays: Delta,
+    hosts: Delta,
+}
+
+impl Away {
+    /// Of an Envoy with this listener.
+    fn new(count: usize, listener: &str) -> Self {
+        let names: Vec<_> = (0..count).map(|number| format!("rc{number}")).collect();
+        let routes: String = names.iter().map(|name| format!(" {name}=1>vhds:own")).collect();
+        let hosts: String = names.iter().map(|name| format!(" {name}/a=1 {name}/gone=1")).collect();
+        let demands: Vec<_> = names.iter().map(|name| format!("demand:{name}")).collect();
+        let listener = listener.replace("ALL", &demands.join(","));
+        let cache =
+            cache(&format!("LDS l={listener}; RDS stays=1>vhds:own{routes}; VHDS stays/a=1 x/a=1{hosts}"));
+        let group = ClientGroup::new();
+        let mut listeners = stream(&cache, &group);
+        ask(&mut listeners, "LDS", "", &[]);
+        let mut stays = stream(&cache, &group);
+        ask(&mut stays, "RDS", "stays", &[]);
+        let hosts = stream(&cache, &group);
+        let mut away = Self { cache, group, names, listeners, stays, hosts };
+        let streams = away.routes();
+        let first = ask(&mut away.hosts, "VHDS", "", &[]);
+        let unasked = if listener.contains("demand") { 0 } else { count };
+        assert_eq!(first.matches("/gone=1").count(), unasked, "{first}");
+        away.hosts.pass(Duration::from_secs(5));
+        drop(streams);
+        away
+    }
+
+    /// A stream of each route configuration.
+    fn routes(&self) -> Vec<Delta> {
+        let open = |name: &String| {
+            let mut routes = stream(&self.cache, &self.group);
+            routes.now = self.hosts.now;
+            ask(&mut routes, "RDS", name, &[(name, &version("RDS", name, "1>vhds:own"))]);
+            routes
+        };
+        self.names.iter().map(open).collect()
+    }
+}
+
+const WHILE_AWAY: &str = "VHDS -rc0/gone rc1/a=2 rc2/new=1 stays/a=2 x/a=2";
+
+#[test]
+fn d33_hosts_of_64_route_configurations_whose_streams_ended_are_kept_up_to_date() {
+    let mut away = Away::new(64, "1>stays");
+    commit(&away.cache, WHILE_AWAY);
+    let lines = took(&mut away.hosts, "VHDS");
+    assert_eq!(lines, "n2 VHDS rc1/a=2 rc2/new=1 stays/a=2 -rc0/gone");
+    let _streams = away.routes();
+    let lines = took(&mut away.hosts, "VHDS");
+    assert_eq!((lines.matches("/a=").count(), lines.matches(" -").count()), (64, 64), "{lines}");
+}
+
+#[test]
+fn d33_with_65_of_them_the_stream_of_the_hosts_ends_and_the_next_one_sends_what_changed() {
+    let mut away = Away::new(65, "1>stays");
+    commit(&away.cache, WHILE_AWAY);
+    assert_eq!(away.hosts.stream.until_due(away.hosts.now, &away.cache.snapshot()), None, "not idle");
+    let next = away.hosts.stream.next(away.hosts.now, &away.cache.snapshot());
+    let Next::Close(error) = next else { panic!("{next:?}") };
+    assert_eq!(error, StreamError::TooManyRoutesAway { limit: 64 });
+    // The client brings what it has, and its other streams come.
+    let brought: Vec<_> =
+        away.names.iter().flat_map(|name| ["a", "gone"].map(|host| format!("{name}/{host}"))).collect();
+    let version = |name: &String| (name.clone(), version("VHDS", name, "1"));
+    let mut brought: Vec<_> = brought.iter().map(version).collect();
+    brought.push(version(&"stays/a".to_owned()));
+    let brought: Vec<_> = brought.iter().map(|(name, version)| (name.as_str(), version.as_str())).collect();
+    let mut hosts = stream(&away.cache, &away.group);
+    hosts.now = away.hosts.now;
+    away.hosts = hosts;
+    let mut lines = ask(&mut away.hosts, "VHDS", "", &brought);
+    let _streams = away.routes();
+    lines += "; ";
+    lines += &took(&mut away.hosts, "VHDS");
+    let is_host = |word: &&str| word.contains('=') || (word.starts_with('-') && !word.ends_with('/'));
+    let hosts: BTreeSet<_> = lines.split([' ', ';']).filter(is_host).collect();
+    assert_eq!(hosts, BTreeSet::from(["rc1/a=2", "rc2/new=1", "stays/a=2", "-rc0/gone"]));
+    assert_eq!(lines.matches(" -rc").count(), 66, "each waits for an answer: {lines}");
+    assert_eq!([sent(&mut away.listeners), sent(&mut away.stays)], ["", ""]);
+}
+
+#[test]
+fn d33_with_65_of_them_on_demand_the_stream_of_the_hosts_goes_on() {
+    let mut away = Away::new(65, "1>stays,ALL");
+    ask(&mut away.hosts, "VHDS", "rc0/gone rc1/a", &[]);
+    commit(&away.cache, WHILE_AWAY);
+    assert_eq!(took(&mut away.hosts, "VHDS"), "n3 VHDS rc1/a=2 stays/a=2 -rc0/gone");
+    let _streams = away.routes();
+    let lines = took(&mut away.hosts, "VHDS");
+    assert_eq!((lines.matches('=').count(), lines.matches(" -").count()), (0, 65), "{lines}");
 }
