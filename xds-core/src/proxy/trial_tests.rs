@@ -7,7 +7,8 @@ use super::view::View;
 use super::{Notice, ProxyConfig, Route};
 use crate::ClientName;
 use crate::client::{Protocol, ReadRoute};
-use crate::server::fixture::{Delta, parameters, payload, type_url};
+use crate::server::fixture::wildcard::Wildcard;
+use crate::server::fixture::{Delta, commit, parameters, payload, type_url};
 
 fn trying(content: &str) -> World {
     World::new(Protocol::Delta, content, ProxyConfig { canaries: 1, ..ProxyConfig::default() })
@@ -350,6 +351,53 @@ fn s33_additions_and_removals_of_one_response_are_tried_together() {
             leaves[at].ack(type_name, "3");
             world.conclude();
             assert_eq!((leaves[1 - at].sent(), leaves[at].sent()), (both, String::new()));
+        }
+    }
+}
+
+#[test]
+fn t45_g4_no_client_of_a_wildcard_is_told_of_an_absence_while_one_tries_a_response_rejects_it_or_loses_it() {
+    for is_lost in [true, false] {
+        let what = format!("lost: {is_lost}");
+        let mut world = trying("CDS a=1 b=1 k=1; X a=1 b=1 k=1");
+        let (mut clients, mut trials) = (Vec::new(), 0);
+        // Each step has more clients. They reject `a=2`.
+        for step in ["", "", "a=2 -k", "", "", "a=3 m=1"] {
+            let mut new = Wildcard::all(world.proxy.cache(), &format!("{}", clients.len()));
+            new.iter_mut().for_each(|client| client.rejects = Some("a=2"));
+            clients.append(&mut new);
+            commit(&world.origin, &format!("CDS {step}; X {step}"));
+            for _ in 0..4 {
+                world.run();
+                clients.iter_mut().for_each(|client| client.read(&["a", "b"], &format!("{what}, {step}")));
+                if world.trying.is_some() && step.contains("a=2") && is_lost {
+                    trials += 1;
+                    world.lose();
+                } else if world.trying.is_some() {
+                    trials += 1;
+                    world.conclude();
+                }
+                world.pass(Duration::from_secs(1));
+            }
+            if !world.is_up {
+                world.pass(Duration::from_secs(60));
+                world.is_up = step.is_empty();
+            }
+            world.rejected.clear();
+        }
+        for _ in 0..4 {
+            world.pass(Duration::from_secs(60));
+            for (at, client) in clients.iter_mut().enumerate() {
+                client.read(&["a", "b"], &format!("{what}, {at}"));
+            }
+            if world.trying.is_some() {
+                trials += 1;
+                world.conclude();
+            }
+        }
+        assert!(trials > 1, "{what}: {trials}");
+        for (at, client) in clients.iter_mut().enumerate() {
+            client.check(&["a", "b"], &["a=3", "b=1", "m=1"], &format!("{what}, {at}"));
         }
     }
 }

@@ -21,6 +21,8 @@ use crate::resource::{Resource, VariantId};
 use crate::subscription::{Locator, Requested};
 use crate::{Cache, Code, Commit, CommitError, Constraints, LocatorStatus, Parameters, Transaction, Watch};
 
+pub(crate) mod wildcard;
+
 /// The fields that the tests write: a name, the type of an EDS cluster, and a content to
 /// distinguish versions.
 #[derive(Clone, PartialEq, Message)]
