@@ -630,6 +630,28 @@ fn d18_a_name_that_is_given_up_beside_a_refused_wildcard_waits_for_the_answer_to
     }
 }
 
+/// Regression: the resource was sent as news, and again when the wildcard was answered (seed 14751).
+#[test]
+fn d18_a_resource_that_is_sent_while_the_wildcard_is_refused_is_the_answer_that_waits() {
+    for list in ["* a", "*?env=a a?env=a"] {
+        let cache = Cache::on_demand();
+        let mut client = delta(&cache, "X", list);
+        let refused = if list == "* a" { "!a !*/14" } else { "!a?env=a !*?env=a/14" };
+        commit(&cache, &format!("X b=1 {refused}"));
+        client.sent();
+        client.ack("X", "1");
+        client.ask("X", if list == "* a" { "-a" } else { "-a?env=a" });
+        assert_eq!(client.sent(), "", "{list}");
+        commit(&cache, "X a=1");
+        let sent = client.sent();
+        assert!(sent.contains(" a") && sent.contains("=1 !"), "{list}: {sent}");
+        client.ack("X", "2");
+        commit(&cache, if list == "* a" { "X !*" } else { "X !*?env=a" });
+        let sent = client.sent();
+        assert!(!sent.contains(" a"), "{list}: {sent}");
+    }
+}
+
 /// Regression: a proxy that dropped what it had of a type that was refused was not sent again what had not changed.
 #[test]
 fn g4_a_wildcard_that_was_refused_is_answered_with_everything() {
