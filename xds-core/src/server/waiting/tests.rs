@@ -630,6 +630,24 @@ fn d18_a_name_that_is_given_up_beside_a_refused_wildcard_waits_for_the_answer_to
     }
 }
 
+/// Regression: an answer that did not wait for the clusters left the variant that it replaces, whose removal was withheld
+/// (seed 4395).
+#[test]
+fn t31_an_answer_that_does_not_wait_goes_with_the_withheld_removal_of_what_it_replaces() {
+    let cache = Cache::on_demand();
+    let mut client = delta(&cache, "RDS", "a?env=b");
+    client.ask("CDS", "c");
+    commit(&cache, "RDS a[env!=a]=1>c; CDS c=static");
+    client.sent();
+    client.ack("CDS", "1");
+    client.ack("RDS", "2");
+    commit(&cache, "RDS -a[env!=a] !a?env=b/14");
+    assert_eq!(client.sent(), r#"n3 RDS !"a"(14)"#);
+    client.ack("RDS", "3");
+    commit(&cache, "CDS c=static2; RDS a=2>c !a?env=b");
+    assert_eq!(client.sent(), "n4 CDS c=static2; n5 RDS a[]=2>c -a[env!=a]");
+}
+
 /// Regression: the resource was sent as news, and again when the wildcard was answered (seed 14751).
 #[test]
 fn d18_a_resource_that_is_sent_while_the_wildcard_is_refused_is_the_answer_that_waits() {
