@@ -18,7 +18,7 @@ use crate::invariant::{self, Violation};
 use crate::known::{Asked, Held, Key, Known, Rejects};
 use crate::rejections::Rejections;
 use crate::script::Profile;
-use crate::wire::{Received, ReceivedKey};
+use crate::wire::{Received, ReceivedError, ReceivedKey};
 
 /// A stream between a client and a replica. In each direction messages arrive in order, or not at
 /// all.
@@ -94,7 +94,7 @@ pub(crate) struct Seen {
     /// time.
     pub(crate) removed: BTreeMap<String, usize>,
     /// The errors of the newest response.
-    pub(crate) errors: Vec<(String, i32)>,
+    pub(crate) errors: Vec<ReceivedError>,
     /// D18: names that the client gave up while it has a wildcard, until they are sent.
     pub(crate) given_up: BTreeSet<String>,
     pub(crate) is_answered: bool,
