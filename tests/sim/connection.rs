@@ -208,6 +208,11 @@ impl Connection {
         (Arc::clone(&history[at]), &history[..=at])
     }
 
+    /// Whether its driver looks at it again now.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.is_due && self.responses.len() < self.window
+    }
+
     /// Sends one response if there is one and room for it.
     pub(crate) fn serve(
         &mut self,
@@ -228,7 +233,8 @@ impl Connection {
                 if until.is_some_and(|until| until <= now) {
                     return Err(Violation::new("stream", format!("at {now:?} it waits until {until:?}")));
                 }
-                (self.is_due, self.until) = (false, until);
+                // A driver looks again, too: the stream left the view of a candidate, and may see another one.
+                (self.is_due, self.until) = (self.is_woken(), until);
                 Ok(None)
             }
             Next::Close(error) => {
