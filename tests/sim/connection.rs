@@ -309,6 +309,9 @@ impl Connection {
         seen.removed.extend(received.removed.iter().chain(variants).map(|name| (name.clone(), sent_at)));
         seen.sent_at = sent_at;
         seen.errors.clone_from(&received.errors);
+        // D18, S6c: the answer for names that were given up may come after a part (seed 7355147).
+        let names = received.names();
+        let answers = before.has_asked || (!names.is_empty() && names.is_subset(&before.given_up));
         let asked = seen.ideal.asked.clone();
         let routes_asked = self.seen.get(&Kind::Route).is_some_and(|seen| !seen.ideal.asked.is_empty());
         self.responses.push_back(Envelope {
@@ -317,7 +320,7 @@ impl Connection {
             routes_asked,
             asked,
             is_first: !before.is_answered,
-            answers: before.has_asked,
+            answers,
         });
         Ok(received)
     }
