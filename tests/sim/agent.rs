@@ -350,7 +350,8 @@ impl Agent {
                 && report.name.as_str() == watcher.name
                 && report.parameters == watcher.parameters
         };
-        self.client.report().into_iter().find(is_it)?.error.map(|error| error.code)
+        // C19: if a wildcard is watched with the same parameters, its member has a report, too (seed 11046).
+        self.client.report().into_iter().filter(is_it).find_map(|report| report.error).map(|error| error.code)
     }
 }
 

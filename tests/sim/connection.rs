@@ -18,7 +18,7 @@ use crate::invariant::{self, Violation};
 use crate::known::{Asked, Held, Key, Known, Rejects};
 use crate::rejections::Rejections;
 use crate::script::Profile;
-use crate::wire::{Received, ReceivedKey};
+use crate::wire::{Received, ReceivedError, ReceivedKey};
 
 /// A stream between a client and a replica. In each direction messages arrive in order, or not at
 /// all.
@@ -94,7 +94,7 @@ pub(crate) struct Seen {
     /// time.
     pub(crate) removed: BTreeMap<String, usize>,
     /// The errors of the newest response.
-    pub(crate) errors: Vec<(String, i32)>,
+    pub(crate) errors: Vec<ReceivedError>,
     /// D18: names that the client gave up while it has a wildcard, until they are sent.
     pub(crate) given_up: BTreeSet<String>,
     pub(crate) is_answered: bool,
@@ -208,6 +208,11 @@ impl Connection {
         (Arc::clone(&history[at]), &history[..=at])
     }
 
+    /// Whether its driver looks at it again now.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.is_due && self.responses.len() < self.window
+    }
+
     /// Sends one response if there is one and room for it.
     pub(crate) fn serve(
         &mut self,
@@ -228,7 +233,8 @@ impl Connection {
                 if until.is_some_and(|until| until <= now) {
                     return Err(Violation::new("stream", format!("at {now:?} it waits until {until:?}")));
                 }
-                (self.is_due, self.until) = (false, until);
+                // A driver looks again, too: the stream left the view of a candidate, and may see another one.
+                (self.is_due, self.until) = (self.is_woken(), until);
                 Ok(None)
             }
             Next::Close(error) => {
@@ -303,6 +309,9 @@ impl Connection {
         seen.removed.extend(received.removed.iter().chain(variants).map(|name| (name.clone(), sent_at)));
         seen.sent_at = sent_at;
         seen.errors.clone_from(&received.errors);
+        // D18, S6c: the answer for names that were given up may come after a part (seed 7355147).
+        let names = received.names();
+        let answers = before.has_asked || (!names.is_empty() && names.is_subset(&before.given_up));
         let asked = seen.ideal.asked.clone();
         let routes_asked = self.seen.get(&Kind::Route).is_some_and(|seen| !seen.ideal.asked.is_empty());
         self.responses.push_back(Envelope {
@@ -311,7 +320,7 @@ impl Connection {
             routes_asked,
             asked,
             is_first: !before.is_answered,
-            answers: before.has_asked,
+            answers,
         });
         Ok(received)
     }

@@ -63,6 +63,6 @@ pub(crate) fn is_split_switch(envelope: &Envelope, known: &Known, name: &str) ->
     // parameters (seed 675), in the same response as the error for a locator that is not known yet.
     let variants = received.removed_variants.iter().map(|(gone, _)| gone);
     let removes = received.removed.iter().chain(variants).any(|gone| gone == name);
-    let is_unknown = received.errors.iter().any(|(of, _)| of == name);
+    let is_unknown = received.errors.iter().any(|error| error.name == name);
     (brings || (removes && is_unknown)) && known.locators(name).len() > 1
 }

@@ -223,8 +223,8 @@ impl Rejections {
 }
 
 fn wildcard_errors(received: &Received) -> Vec<i32> {
-    let errors = received.errors.iter().filter(|(name, _)| name == "*");
-    errors.map(|(_, code)| *code).collect()
+    let errors = received.errors.iter().filter(|error| error.name == "*");
+    errors.map(|error| error.code).collect()
 }
 
 /// S6c: the names with resources, and the removals together.

@@ -25,8 +25,15 @@ pub(crate) struct Received {
     /// Removed names.
     pub(crate) removed: Vec<String>,
     pub(crate) removed_variants: Vec<(String, Constraints)>,
-    /// Names with an error, and the code of the error.
-    pub(crate) errors: Vec<(String, i32)>,
+    pub(crate) errors: Vec<ReceivedError>,
+}
+
+/// An error of a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ReceivedError {
+    pub(crate) name: String,
+    pub(crate) code: i32,
+    message: String,
 }
 
 impl Received {
@@ -38,7 +45,7 @@ impl Received {
 
     /// Whether a name has an error that is no absence (D28).
     pub(crate) fn has_error(&self, name: &str) -> bool {
-        self.errors.iter().any(|(of, code)| of == name && *code != NOT_FOUND)
+        self.errors.iter().any(|error| error.name == name && error.code != NOT_FOUND)
     }
 
     /// All names in resources and removals.
@@ -184,7 +191,7 @@ impl fmt::Display for Received {
         self.removed.iter().try_for_each(|name| write!(f, " -{name}"))?;
         let removed = self.removed_variants.iter();
         removed.into_iter().try_for_each(|(name, constraints)| write!(f, " -{name}[{constraints}]"))?;
-        self.errors.iter().try_for_each(|(name, code)| write!(f, " {name}: error {code}"))
+        self.errors.iter().try_for_each(|error| write!(f, " {}: error {}", error.name, error.code))
     }
 }
 
@@ -192,9 +199,10 @@ fn kind_of(type_url: &str) -> Result<Kind, String> {
     Kind::of_url(type_url).ok_or_else(|| format!("a response of {type_url:?}, without a subscription"))
 }
 
-fn error_of(error: ResourceError) -> (String, i32) {
+fn error_of(error: ResourceError) -> ReceivedError {
     let name = error.resource_name.map(|name| name.name).unwrap_or_default();
-    (name, error.error_detail.map_or(0, |status| status.code))
+    let status = error.error_detail.unwrap_or_default();
+    ReceivedError { name, code: status.code, message: status.message }
 }
 
 fn constraints_of(name: &ResourceName) -> Result<Constraints, String> {

@@ -434,14 +434,14 @@ impl World {
         one == other || group(one).is_some_and(|of| group(other) == Some(of))
     }
 
-    /// One stream sends one response, if it has one.
+    /// One stream sends one response, if it has one. Returns whether it may have another one.
     fn serve(&mut self, at: usize, slot: Option<Kind>) -> Result<bool, Violation> {
         self.remember_all();
         let connection =
             self.clients[at].connections.get_mut(&slot).expect("the slot is one of the client's");
         let replica = &self.replicas[connection.replica];
         let Some(received) = connection.serve(self.now, &replica.history)? else {
-            return Ok(false);
+            return Ok(connection.goes_on());
         };
         let (on, snapshot) = (connection.replica, connection.seen_of(&replica.history).0);
         self.trace.note(self.now, || format!("  replica {on} to c{at}: {received}"));

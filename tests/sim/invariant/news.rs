@@ -10,6 +10,7 @@ use super::{Sent, Violation};
 use crate::content::selected;
 use crate::exceptions;
 use crate::known::{Held, Key, Known};
+use crate::wire::ReceivedError;
 
 pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
     let seen = sent.before;
@@ -42,12 +43,13 @@ pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
 
 /// S37: a full state without the error for a name says that there is no resource (seed 3348).
 fn ends_error(sent: &Sent<'_>) -> bool {
-    let count = |errors: &[(String, i32)], of| errors.iter().filter(|error| *error == of).count();
+    let count = |errors: &[ReceivedError], of| errors.iter().filter(|error| *error == of).count();
     let (before, now) = (&sent.before.errors, &sent.received.errors);
     sent.after.takes_full_state() && before.iter().any(|of| count(before, of) > count(now, of))
 }
 
-/// G4, S37: a proxy sends an error for what it does not know any more, also to a client that has it.
+/// G4, S37: a proxy sends an error for what it does not know any more, also to a client that has it. A client
+/// remembers an error until a new one arrives, so another text is news (seed 18228).
 fn begins_error(sent: &Sent<'_>) -> bool {
     sent.is_relayed && sent.received.errors.iter().any(|error| !sent.before.errors.contains(error))
 }

@@ -101,9 +101,10 @@ fn nothing_is_lost(taken: &Taken<'_>) -> Result<(), String> {
     let is_lost = |(name, params): &(String, Parameters)| {
         before.serves(name, params).is_some() && after.serves(name, params).is_none()
     };
-    let not_found = envelope.received.errors.iter().filter(|(_, code)| *code == NOT_FOUND);
+    let not_found = envelope.received.errors.iter().filter(|error| error.code == NOT_FOUND);
     let not_found = not_found
-        .flat_map(|(name, _)| after.locators(name).into_iter().map(move |params| (name.clone(), params)));
+        .map(|error| &error.name)
+        .flat_map(|name| after.locators(name).into_iter().map(move |params| (name.clone(), params)));
     for (name, params) in absent.chain(with_locators.filter(is_lost)).chain(not_found) {
         let mut since = since(taken, &name, &params);
         if before.serves(&name, &params).is_none() {

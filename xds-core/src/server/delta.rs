@@ -177,6 +177,10 @@ pub(super) fn respond(
     content.narrow_names(state, turn.snapshot);
     content.drop_returned();
     let left_out = content.leave_out(turn.known.as_ref());
+    if !state.unknown.wildcard_failures.is_empty() {
+        // D18: a response with the resource is the answer that waits for the wildcard.
+        unsubscribed_later.take(|locator| content.has_all_of(state, locator, turn.snapshot));
+    }
     let had = |state: &TypeState, variant: &Arc<Variant>| {
         (since > Revision::ZERO && state.resolve(turn.snapshot).had(variant, since))
             || owed.brought.versions.contains_key(variant.name())

@@ -41,8 +41,9 @@ impl TypeState {
     pub(super) fn diff_of_answers(&mut self, answered: &Locators, snapshot: &Snapshot) -> Diff {
         let selection = self.holding.selection();
         let update = selection.expect("a type with a response to make has a subscription").no_update();
-        let mut removed_keys = Vec::new();
-        for locator in &answered.iter().collect::<Vec<_>>() {
+        let (mut removed_keys, mut found_names) = (Vec::new(), BTreeSet::new());
+        let answered = answered.iter().collect::<Vec<_>>();
+        for locator in &answered {
             let found = self.resolve(snapshot).find(locator);
             let is_found = !found.is_empty();
             self.holding.answer_ahead(&locator.name);
@@ -53,6 +54,7 @@ impl TypeState {
             }
             // T31: an answer goes with the removal of the variants that it replaces.
             if is_found && self.keyed_by() == KeyedBy::Locator {
+                found_names.insert(&locator.name);
                 self.holding.forget_content(&locator.name);
                 let resources = snapshot.of_type(&self.terms.type_url).into_iter();
                 let removed = resources.flat_map(|of| of.removals().after(&locator.name, update.from));
@@ -64,6 +66,7 @@ impl TypeState {
                 }
             }
         }
+        self.release_replaced(&mut removed_keys, snapshot, |key| found_names.contains(&key.name));
         Diff { update, removed: removed_keys, resend: Vec::new() }
     }
 
@@ -137,7 +140,7 @@ impl TypeState {
         }
         self.release_known(&mut diff.removed, snapshot);
         if self.keyed_by() == KeyedBy::Locator {
-            self.release_replaced(&mut diff.removed, snapshot);
+            self.release_replaced(&mut diff.removed, snapshot, |_| true);
             // T34: what is sent may take the place of withheld content at one of several locators.
             // When that comes back, it is a change.
             if self.holding.has_removed() {
@@ -167,11 +170,16 @@ impl TypeState {
     }
 
     /// T31: the removal of a variant is sent together with the variant that replaces it.
-    fn release_replaced(&mut self, released: &mut Vec<ResourceKey>, snapshot: &Snapshot) {
-        let replaced = self
-            .holding
-            .removed()
-            .filter(|(key, removed)| self.resolve(snapshot).removal(key, removed.variant()).is_replacement());
+    fn release_replaced(
+        &mut self,
+        released: &mut Vec<ResourceKey>,
+        snapshot: &Snapshot,
+        is_sent: impl Fn(&ResourceKey) -> bool,
+    ) {
+        let is_replaced = |(key, removed): &(&ResourceKey, &Exception)| {
+            is_sent(key) && self.resolve(snapshot).removal(key, removed.variant()).is_replacement()
+        };
+        let replaced = self.holding.removed().filter(is_replaced);
         for key in replaced.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
             if let Some(Exception::Withheld { removed_at, .. }) = self.holding.take_removed(&key) {
                 released.push(key);

@@ -325,6 +325,11 @@ impl Holding {
         self.clean_at = self.cursor();
     }
 
+    /// It is not known any more at which revision the client did.
+    pub(super) fn forget_clean(&mut self) {
+        self.clean_at = Revision::ZERO;
+    }
+
     /// The newest revision of which that was noted.
     pub(super) fn clean_at(&self) -> Revision {
         self.clean_at

@@ -326,7 +326,14 @@ impl Stream {
         let is_sent = |state: &TypeState| !state.is_answered() || !state.holding.is_behind(snapshot);
         let has_all = |state: &TypeState| is_sent(state) && !state.holding.is_switching();
         if self.entries.states().all(has_all) {
-            self.entries.states_mut().for_each(|state| state.holding.reach(snapshot));
+            for state in self.entries.states_mut() {
+                state.holding.reach(snapshot);
+                // S33: the stable state does not know what resources named in the view. So the client, which
+                // has not accepted the stable ones yet, may use anything.
+                if !state.is_clean() {
+                    state.holding.forget_clean();
+                }
+            }
             if let Some(before) = self.watch.leave_view() {
                 for state in self.entries.states_mut() {
                     state.holding.go_back(before);

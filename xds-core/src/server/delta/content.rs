@@ -16,6 +16,7 @@ use crate::server::owed::Owed;
 use crate::server::referrers_sent::ReferrersSent;
 use crate::server::turn::Followers;
 use crate::server::type_state::TypeState;
+use crate::subscription::Locator;
 use crate::variants::{self, KeyedBy, Variant};
 use crate::wire::{Body, ResourceKey};
 use crate::xdstp::{self};
@@ -320,6 +321,13 @@ impl DeltaContent {
             shared,
             own: self.changed.keys().chain(&self.removed).cloned().collect(),
         }
+    }
+
+    /// Whether the response has what a locator gets.
+    pub(super) fn has_all_of(&self, state: &TypeState, locator: &Locator, snapshot: &Snapshot) -> bool {
+        let found = state.resolve(snapshot).find(locator);
+        let has = |variant: &Arc<Variant>| self.changed().any(|sent| Arc::ptr_eq(sent, variant));
+        !found.is_empty() && found.iter().all(has)
     }
 
     /// Whether the response has the whole selection.

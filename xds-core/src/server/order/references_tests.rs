@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::Cache;
 use crate::server::ClientGroup;
-use crate::server::fixture::{Delta, Sotw, commit, is_woken};
+use crate::server::fixture::{Delta, Sotw, commit, is_woken, parameters, transaction};
 
 const FIRST: &str = "CDS a=static b=static c=static; LDS l=1>r m=1>tcp:c; RDS r=1>a,c r2=1>b";
 
@@ -330,6 +330,30 @@ fn s33_a_client_that_accepted_nothing_yet_may_use_anything() {
     client.nack("RDS", "2");
     commit(&cache, "CDS -b");
     assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
+}
+
+/// Regression: the cluster was removed when the candidate ended, although the client rejects the route that takes the
+/// place of the one that names the cluster (seed 10918).
+#[test]
+fn s33_a_cluster_of_a_candidate_stays_until_the_client_accepts_the_stable_route() {
+    let cache = cache();
+    let mut client = delta(&cache);
+    client.watch.describe_client(parameters("id=b"));
+    let candidate = cache.begin(transaction("CDS d=static; RDS r=2>d"), &"id=b".parse().unwrap()).unwrap();
+    assert_eq!(client.sent(), "n4 CDS d=static");
+    client.ack("CDS", "4");
+    assert_eq!(client.sent(), "n5 RDS r=2>d");
+    client.ack("RDS", "5");
+    assert_eq!(client.sent(), "");
+    candidate.end();
+    assert_eq!(client.sent(), "n6 RDS r=1>a,c");
+    client.nack("RDS", "6");
+    client.pass(Duration::from_secs(60));
+    assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
+    commit(&cache, "RDS r=3>a");
+    assert_eq!(client.sent(), "n7 RDS r=3>a");
+    client.ack("RDS", "7");
+    assert_eq!(client.sent(), "n8 CDS -d");
 }
 
 #[test]

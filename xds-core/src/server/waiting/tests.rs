@@ -630,6 +630,46 @@ fn d18_a_name_that_is_given_up_beside_a_refused_wildcard_waits_for_the_answer_to
     }
 }
 
+/// Regression: an answer that did not wait for the clusters left the variant that it replaces, whose removal was withheld
+/// (seed 4395).
+#[test]
+fn t31_an_answer_that_does_not_wait_goes_with_the_withheld_removal_of_what_it_replaces() {
+    let cache = Cache::on_demand();
+    let mut client = delta(&cache, "RDS", "a?env=b");
+    client.ask("CDS", "c");
+    commit(&cache, "RDS a[env!=a]=1>c; CDS c=static");
+    client.sent();
+    client.ack("CDS", "1");
+    client.ack("RDS", "2");
+    commit(&cache, "RDS -a[env!=a] !a?env=b/14");
+    assert_eq!(client.sent(), r#"n3 RDS !"a"(14)"#);
+    client.ack("RDS", "3");
+    commit(&cache, "CDS c=static2; RDS a=2>c !a?env=b");
+    assert_eq!(client.sent(), "n4 CDS c=static2; n5 RDS a[]=2>c -a[env!=a]");
+}
+
+/// Regression: the resource was sent as news, and again when the wildcard was answered (seed 14751).
+#[test]
+fn d18_a_resource_that_is_sent_while_the_wildcard_is_refused_is_the_answer_that_waits() {
+    for list in ["* a", "*?env=a a?env=a"] {
+        let cache = Cache::on_demand();
+        let mut client = delta(&cache, "X", list);
+        let refused = if list == "* a" { "!a !*/14" } else { "!a?env=a !*?env=a/14" };
+        commit(&cache, &format!("X b=1 {refused}"));
+        client.sent();
+        client.ack("X", "1");
+        client.ask("X", if list == "* a" { "-a" } else { "-a?env=a" });
+        assert_eq!(client.sent(), "", "{list}");
+        commit(&cache, "X a=1");
+        let sent = client.sent();
+        assert!(sent.contains(" a") && sent.contains("=1 !"), "{list}: {sent}");
+        client.ack("X", "2");
+        commit(&cache, if list == "* a" { "X !*" } else { "X !*?env=a" });
+        let sent = client.sent();
+        assert!(!sent.contains(" a"), "{list}: {sent}");
+    }
+}
+
 /// Regression: a proxy that dropped what it had of a type that was refused was not sent again what had not changed.
 #[test]
 fn g4_a_wildcard_that_was_refused_is_answered_with_everything() {
