@@ -102,8 +102,8 @@ impl<'a> Removal<'a> {
     }
 
     /// Whether it is sent at once: it is known for each locator that had the variant, and one of
-    /// them gets another variant, which it was sent or is sent now. C4b: nor may it wait when another variant that the client gets
-    /// overlaps it.
+    /// them gets another variant, which it was sent or is sent now. C4b: nor may it wait when another
+    /// variant that the client gets overlaps it.
     pub(in crate::server) fn is_replacement(self) -> bool {
         self.may_be_sent() && (self.holders().any(|of| of.found.is_some()) || self.overlaps_others())
     }
