@@ -17,7 +17,7 @@ fn migrating_to(test: &str, new: &str) -> Served {
     let stored = Stored::unserved(test);
     stored.write(
         "schemas.yaml",
-        &format!(
+        format!(
             "types: [{{ type: RDS, version: \"1.2\" }}]\n\
              plans:\n\
              - number: 1\n  \

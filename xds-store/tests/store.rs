@@ -100,7 +100,7 @@ fn st8_st9_conditions_are_judged_on_the_state_before_the_commit() {
     let exists = || only_if(put("a", "2"), Is::Exists(true));
     let absent = || only_if(put("a", "1"), Is::Absent(true));
     assert_eq!(store.code(vec![exists()]), RefusalCode::NotFound);
-    assert_eq!(store.code(vec![only_if(put("a", "2"), Is::Uid("x".into()))]), RefusalCode::NotFound);
+    assert_eq!(store.code(vec![only_if(put("a", "2"), Is::Uid("x".into()))]), RefusalCode::Aborted);
     let first = store.commit(vec![absent()]).unwrap();
     assert_eq!(store.code(vec![absent()]), RefusalCode::AlreadyExists);
     assert_eq!(store.commit(vec![exists()]).unwrap().revision, 2);

@@ -218,7 +218,7 @@ impl Writer {
             ),
             Some(IdLost::Behind | IdLost::Forked) => (
                 "peers have commits of that id which this store does not have",
-                "look whether its disk lost data, or an older copy of the store was put in place",
+                "look whether another store had it, the disk lost data, or an older copy of the store was put in place",
             ),
             None => (
                 "it was away for longer than its peers remember deletions, and took a snapshot",

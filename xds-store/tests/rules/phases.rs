@@ -420,8 +420,7 @@ fn sv29_sv36_lists_and_watches_have_the_forms_that_the_phase_shows() {
     let other = proto::Filter { type_urls: vec!["t/other".into()], ..Default::default() };
     assert_eq!(filtered(&server, 4, other).unwrap(), [""; 0]);
     let old = key("a", "").type_url;
-    let elsewhere =
-        proto::Filter { type_urls: vec![old.clone()], names: vec!["b/*".into()], ..Default::default() };
+    let elsewhere = proto::Filter { type_urls: vec![old], names: vec!["b/*".into()], ..Default::default() };
     assert!(filtered(&server, 4, elsewhere).is_err(), "a pattern may match");
     let named = |name: &str| proto::Filter { names: vec![name.into()], ..Default::default() };
     assert!(filtered(&server, 4, named("v2/a")).is_err() && filtered(&server, 4, named("a")).is_err());
