@@ -37,11 +37,11 @@ pub(crate) struct Page {
 }
 
 impl Listing {
-    /// The next page, of at most this many records.
+    /// The next page, of at most this many records, which ends at this size.
     ///
     /// It is read in steps, and each step is a turn of its own: so many long lists delay no short
     /// read, and the list of a client that left ends.
-    pub(crate) async fn page(&mut self, limit: usize) -> Result<Page, Status> {
+    pub(crate) async fn page(&mut self, limit: usize, page_bytes: usize) -> Result<Page, Status> {
         let mut page = Page::default();
         let mut bytes = 0;
         loop {
@@ -49,7 +49,7 @@ impl Listing {
                 (Arc::clone(&self.filter), self.caller.clone(), self.payload, self.at);
             let (after, taken) = (self.after.clone(), page.records.len());
             let (standing, knows) = (self.reading.standing(), Arc::clone(&self.knows));
-            let limit_bytes = PAGE_BYTES.saturating_sub(bytes);
+            let limit_bytes = page_bytes.saturating_sub(bytes);
             let step = move |reads: &Reads<'_>| {
                 let has_left_out = Cell::new(false);
                 let query = ListQuery {

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::clock::Clock;
 use xds_store::commit::Refused;
-use xds_store::replica::{Alarm, CallId, IdLost, PeerView, Replica, ReplicaConfig};
+use xds_store::replica::{Alarm, CallId, IdLost, PeerView, Replica, ReplicaConfig, StoppedAt};
 use xds_store::store::{Committed, RegionResponse, Store, Ticket, ToFetch};
 use xds_store::time;
 
@@ -183,6 +183,20 @@ impl Replication {
         self.show_at.get_or_insert(soon);
     }
 
+    /// One line for an operator, with what is known of it now.
+    pub(crate) fn alarm_text(&self, alarm: &Alarm) -> String {
+        let at = match alarm {
+            Alarm::Stopped(origin) => self.machine.stopped_at(origin).map(|at| (origin, at)),
+            _ => None,
+        };
+        let Some((origin, StoppedAt { counter, reason, since, .. })) = at else { return alarm_text(alarm) };
+        let since = time::to_proto(*since);
+        format!(
+            "commit {counter} of node {origin} cannot be applied here, since {since}: {reason}. Later commits of that \
+             node wait; if this server is an older version, upgrade it"
+        )
+    }
+
     fn status(&self) -> PeersStatus {
         let now = self.now();
         let clock = counters(self.machine.clock());
@@ -210,7 +224,8 @@ impl Replication {
             ..proto::PeerStatus::default()
         });
         let peers = peers.collect();
-        let alarms = self.machine.alarms().map(alarm_text).chain(self.renamed.clone()).collect();
+        let alarms = self.machine.alarms().map(|alarm| self.alarm_text(alarm));
+        let alarms = alarms.chain(self.renamed.clone()).collect();
         let fetching = self.fetching.iter().map(|fetched| fetched.names.prefix.clone()).collect();
         let (regions, mended, awaited) = (self.regions(now), self.mended, self.machine.awaited());
         PeersStatus { clock, peers, writers: writers.collect(), regions, fetching, awaited, mended, alarms }

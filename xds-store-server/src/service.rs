@@ -276,7 +276,7 @@ impl Store for StoreService {
             after,
             has_left_out: false,
         };
-        let page = listing.page(limit).await?;
+        let page = listing.page(limit, PAGE_BYTES).await?;
         let revision = self.reading.printed(at);
         let next_page_token = page.token.unwrap_or_default();
         Ok(Response::new(proto::ListResponse { records: page.records, next_page_token, revision }))

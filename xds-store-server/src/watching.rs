@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A watch is a position in the log (ST32). It reads the next part when the client has taken the
-//! last one: HTTP/2 asks for a message only when it can send it. So a slow client costs one message
-//! of memory.
+//! last one: HTTP/2 asks for a message only when it can send it. So a slow client costs one small
+//! message of memory.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use xds_proto::xds::store::v1::watch_response::Part;
 use xds_store::read::{EventQuery, Filter, Knows, Payload, Position, ReadError, Reads};
 
 use crate::access::Caller;
-use crate::listing::{Listing, PAGE_BYTES, STEP};
+use crate::listing::{Listing, STEP};
 use crate::reading::{Reading, failed, printed};
 use crate::standing::Standing;
 use crate::status::{invalid, lacks, not_ready};
@@ -140,7 +140,7 @@ impl Watching {
             }
             match &mut self.phase {
                 Phase::Snapshot(listing) => {
-                    let page = listing.page(SNAPSHOT_PAGE).await?;
+                    let page = listing.page(SNAPSHOT_PAGE, MESSAGE_BYTES).await?;
                     if page.token.is_none() {
                         self.phase = Phase::SnapshotEnd { left_out: listing.has_left_out };
                     }
@@ -175,7 +175,7 @@ impl Watching {
                     payload,
                     knows: &knows,
                     limit: EVENTS,
-                    limit_bytes: PAGE_BYTES,
+                    limit_bytes: MESSAGE_BYTES,
                     scan_limit: STEP,
                 };
                 let read = reads.events(&mut position, query).map_err(|error| failed(&error, &standing))?;
@@ -231,6 +231,9 @@ fn snapshot(records: Vec<proto::Record>) -> proto::WatchResponse {
     proto::WatchResponse { part: Part::Snapshot.into(), events, ..proto::WatchResponse::default() }
 }
 
+/// A message ends at this size. A client that reads nothing costs this about three times: decoded, encoded, and in the
+/// buffer of its connection.
+const MESSAGE_BYTES: usize = 64 << 10;
 /// Records of a message of a snapshot.
 const SNAPSHOT_PAGE: usize = 1_000;
 /// Events of a message.

@@ -52,7 +52,7 @@ pub struct Replica {
     known: Known,
     forgotten: BTreeSet<String>,
     /// SR15: origins whose next entry the store refuses, with its counter.
-    stopped: BTreeMap<String, u64>,
+    stopped: BTreeMap<String, StoppedAt>,
     acks: waiting::Acks,
     nudged: waiting::Nudged,
     alarms: BTreeSet<Alarm>,
@@ -279,6 +279,18 @@ pub enum Action {
     PeerPhases(PeerPhases),
 }
 
+/// Where the entries of an origin wait (SR15).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoppedAt {
+    /// The entry that cannot be applied.
+    pub counter: u64,
+    /// What is wrong with it, for people.
+    pub reason: String,
+    /// Since when it is known, in nanoseconds of the clock of this machine.
+    pub since: i64,
+}
+
 /// What an operator has to act on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Alarm {
@@ -466,6 +478,12 @@ impl Replica {
         };
         let has_heard = answered().next().is_some() || left().next().is_none();
         has_heard && answered().all(|peer| peer.out_of_sync.iter().all(is_here))
+    }
+
+    /// Where the entries of an origin wait, if they do.
+    #[must_use]
+    pub fn stopped_at(&self, origin: &str) -> Option<&StoppedAt> {
+        self.stopped.get(origin)
     }
 
     /// What an operator has to act on.

@@ -303,7 +303,7 @@ impl Writer {
                     caller.answer(Ok((committed, Acked { peers, is_enough })));
                 }
             }
-            ReplicaAction::Raise(alarm) => tracing::error!("{}", alarm_text(&alarm)),
+            ReplicaAction::Raise(alarm) => tracing::error!("{}", replication.alarm_text(&alarm)),
             ReplicaAction::End(alarm) => tracing::info!("no longer: {}", alarm_text(&alarm)),
             ReplicaAction::Remember(node, counters) => {
                 actions.extend(self.step(Event::Remember(node, counters)));

@@ -8,7 +8,7 @@ use super::peer::Session;
 use super::round::{check_id, read_clock};
 use super::{
     Action, Alarm, Call, CallId, DEADLINE, ENTRY_BYTES, Failure, IdLost, Malformed, NODES, NUDGE_AGAIN,
-    NUDGE_EVERY, NUDGE_WAIT, Peer, Position, Refusal, Replica, State, Stopped,
+    NUDGE_EVERY, NUDGE_WAIT, Peer, Position, Refusal, Replica, State, Stopped, StoppedAt,
 };
 use crate::clock::Clock;
 use crate::time;
@@ -268,7 +268,7 @@ impl Replica {
                     forked.insert(origin.clone());
                 }
             }
-            let (counter, is_forked) = match stopped {
+            let (counter, reason) = match stopped {
                 // SR14: an entry before it was not written. SG25: the peer is asked once more.
                 Stopped::Gap { .. } | Stopped::Policies => continue,
                 // SR28: others have entries of this node that its store does not have.
@@ -277,16 +277,20 @@ impl Replica {
                     continue;
                 }
                 // SR54
-                Stopped::Forked { counter } => (counter, true),
+                Stopped::Forked { counter } => (counter, None),
                 // SR15
-                Stopped::Invalid { counter, .. } => (counter, false),
+                Stopped::Invalid { counter, reason } => (counter, Some(reason)),
             };
-            if let (true, Some(address)) = (is_forked, &address) {
-                self.alarm(Alarm::Forked(address.clone(), origin.clone()), true);
-            } else if !is_forked {
-                self.alarm(Alarm::Stopped(origin.clone()), true);
+            // It is tried again in each round.
+            let before = self.stopped.get(&origin).filter(|before| before.counter == counter);
+            let since = before.map_or(self.now, |before| before.since);
+            let at = StoppedAt { counter, reason: reason.clone().unwrap_or_default(), since };
+            self.stopped.insert(origin.clone(), at);
+            match (reason, &address) {
+                (None, Some(address)) => self.alarm(Alarm::Forked(address.clone(), origin), true),
+                (None, None) => {}
+                (Some(_), _) => self.alarm(Alarm::Stopped(origin), true),
             }
-            self.stopped.insert(origin, counter);
         }
         let Some(address) = address else { return };
         if let Some(Peer { state: State::Pulling(pulling), .. }) = self.peers.get_mut(&address) {
@@ -317,7 +321,7 @@ impl Replica {
             }
         }
         let Self { stopped, clock, .. } = self;
-        let is_over = |(origin, at): &(&String, &u64)| clock.get(origin).counter >= **at;
+        let is_over = |(origin, at): &(&String, &StoppedAt)| clock.get(origin).counter >= at.counter;
         let over: Vec<_> = stopped.iter().filter(is_over).map(|(origin, _)| origin.clone()).collect();
         for origin in over {
             self.stopped.remove(&origin);

@@ -323,9 +323,11 @@ fn sr14_skips_and_entries_of_an_origin_come_in_the_order_of_counters() {
 fn sr15_an_origin_that_stops_raises_an_alarm_and_affects_no_other() {
     let (mut one, pull) = One::pulling(&[("p", 3), ("q", 1)]);
     one.part(pull, vec![entry("p", 1), entry("p", 2)]);
-    let stopped = [("p".to_owned(), Stopped::Invalid { counter: 2, reason: String::new() })].into();
+    let stopped = [("p".to_owned(), Stopped::Invalid { counter: 2, reason: "an odd key".into() })].into();
     let actions = one.step(Event::Applied { call: pull, clock: clock(&[("p", 1)]), stopped });
     assert_eq!(actions, [Action::Raise(Alarm::Stopped("p".into()))]);
+    let at = one.replica.stopped_at("p").unwrap();
+    assert_eq!((at.counter, &*at.reason, at.since), (2, "an odd key", one.now));
     let actions = one.part(pull, vec![entry("p", 3), entry("q", 1)]);
     assert_eq!(given(&actions), [("q".to_owned(), 1, 1)]);
     one.applied(pull, &[("p", 1), ("q", 1)]);
@@ -340,6 +342,7 @@ fn sr15_an_origin_that_stops_raises_an_alarm_and_affects_no_other() {
     assert_eq!(given(&one.part(pull, vec![entry("p", 2)])).len(), 1);
     let actions = one.applied(pull, &[("p", 2), ("q", 1)]);
     assert_eq!(actions, [Action::End(Alarm::Stopped("p".into()))]);
+    assert_eq!(one.replica.stopped_at("p"), None);
 }
 
 #[test]
