@@ -41,6 +41,7 @@ mod references;
 mod resync;
 mod rights;
 mod watches;
+mod wildcards;
 mod writes;
 
 /// A server of the API, which ends with the test.

@@ -9,7 +9,7 @@ use xds_store_server::{RunError, StreamsSource};
 
 use super::*;
 
-const OLD: &str = "example.com/acme.v1.T";
+pub(super) const OLD: &str = "example.com/acme.v1.T";
 
 /// Refuses the payload `odd`.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub(super) async fn migration_as(served: &Served, token: &str) -> MigrationClien
     MigrationClient::with_interceptor(served.channel().await, bearer(Some(token)))
 }
 
-fn to(plan: u32, from_phase: u32, to_phase: u32) -> proto::SetPhaseRequest {
+pub(super) fn to(plan: u32, from_phase: u32, to_phase: u32) -> proto::SetPhaseRequest {
     proto::SetPhaseRequest { plan, from_phase, to_phase, ..Default::default() }
 }
 
@@ -81,7 +81,7 @@ async fn clean(client: &mut MigrationClient<Api>) -> proto::PlanStatus {
 
 async fn until(
     client: &mut MigrationClient<Api>,
-    is_it: impl Fn(&proto::PlanStatus) -> bool,
+    mut is_it: impl FnMut(&proto::PlanStatus) -> bool,
 ) -> proto::PlanStatus {
     for _ in 0..500 {
         let plan = plans(client).await.remove(0);
@@ -93,7 +93,7 @@ async fn until(
     panic!("waited in vain");
 }
 
-fn put_old(name: &str, payload: &str) -> proto::Change {
+pub(super) fn put_old(name: &str, payload: &str) -> proto::Change {
     let put = put(name, payload);
     let key = proto::Key { type_url: OLD.into(), name: name.into(), when: String::new() };
     proto::Change { key: Some(key), ..put }
