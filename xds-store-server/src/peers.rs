@@ -47,13 +47,11 @@ pub(crate) enum PeerMessage {
 }
 
 /// What became of a page.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PageEnd {
     Kept,
     /// It was the last one, or no page is taken any more.
     Ended,
-    /// The store does not take the snapshot, for this reason.
-    Refused(String),
 }
 
 /// Answers a peer.

@@ -27,6 +27,8 @@ mod calls;
 pub(crate) struct Taking {
     /// Pages of another number are late ones of an earlier snapshot.
     pub(crate) number: u64,
+    /// Where it comes from.
+    pub(crate) address: String,
     /// The page that was given to the store, and the task that waits until the store has kept it.
     pub(crate) page: Option<(Ticket, oneshot::Sender<PageEnd>)>,
 }
@@ -60,6 +62,8 @@ pub(crate) struct Replication {
     pub(crate) told: u64,
     pub(crate) taking: Option<Taking>,
     pub(crate) snapshots: u64,
+    /// Why the last one was not taken, for an operator; `None` once one was.
+    pub(crate) snapshot_refused: Option<String>,
     /// SR23.
     pub(crate) snapshot_patience: Duration,
     /// Since when no page came, while the records are not those that this node shall serve (SR20).
@@ -121,6 +125,7 @@ impl Replication {
             told: head.counter,
             taking: None,
             snapshots: 0,
+            snapshot_refused: None,
             snapshot_patience: config.snapshot_patience,
             unsynced_at: None,
             takes_id: None,
@@ -225,7 +230,7 @@ impl Replication {
         });
         let peers = peers.collect();
         let alarms = self.machine.alarms().map(|alarm| self.alarm_text(alarm));
-        let alarms = alarms.chain(self.renamed.clone()).collect();
+        let alarms = alarms.chain(self.snapshot_refused.clone()).chain(self.renamed.clone()).collect();
         let fetching = self.fetching.iter().map(|fetched| fetched.names.prefix.clone()).collect();
         let (regions, mended, awaited) = (self.regions(now), self.mended, self.machine.awaited());
         PeersStatus { clock, peers, writers: writers.collect(), regions, fetching, awaited, mended, alarms }

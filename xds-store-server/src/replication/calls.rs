@@ -302,16 +302,9 @@ impl Shared {
             let goes_on = page.resume.clone();
             let (sender, ended) = oneshot::channel();
             self.queue.send(Message::Peer(PeerMessage::Page(number, page, sender)));
-            match ended.await {
-                Ok(PageEnd::Kept) => {}
-                Ok(PageEnd::Refused(reason)) => {
-                    lock(&self.errors).insert(address.to_owned(), reason);
-                    return Ok(());
-                }
-                Ok(PageEnd::Ended) | Err(_) => {
-                    lock(&self.errors).remove(address);
-                    return Ok(());
-                }
+            if ended.await != Ok(PageEnd::Kept) {
+                lock(&self.errors).remove(address);
+                return Ok(());
             }
             *resume = goes_on;
             *heard_at = Instant::now();

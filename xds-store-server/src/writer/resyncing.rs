@@ -78,7 +78,7 @@ impl Writer {
         let Some(replication) = &mut self.replication else { return };
         replication.snapshots += 1;
         let number = replication.snapshots;
-        replication.taking = Some(Taking { number, page: None });
+        replication.taking = Some(Taking { number, address: address.clone(), page: None });
         if is_resyncing {
             let now = replication.now();
             replication.unsynced_at.get_or_insert(now);
@@ -117,16 +117,20 @@ impl Writer {
         match staged {
             Ok(Staged::Merged(resynced)) => {
                 _ = answer.send(PageEnd::Ended);
-                replication.taking = None;
+                (replication.taking, replication.snapshot_refused) = (None, None);
                 replication.unsynced_at = None;
                 self.on_resynced(&resynced, actions);
             }
             // The sender may have gone away, here and below.
             Ok(_) => _ = answer.send(PageEnd::Kept),
             Err(refused) => {
-                tracing::error!("the snapshot was not taken: {}", refused.message);
-                _ = answer.send(PageEnd::Refused(refused.message));
-                replication.taking = None;
+                _ = answer.send(PageEnd::Ended);
+                let text = format!(
+                    "the snapshot of the node at {} is not taken: {}",
+                    taking.address, refused.message
+                );
+                tracing::error!("{text}");
+                (replication.taking, replication.snapshot_refused) = (None, Some(text));
                 self.replicate(ReplicaEvent::SnapshotEnded(Err(Failure::Unreachable)), actions);
             }
         }
@@ -171,7 +175,7 @@ impl Writer {
             return;
         }
         if replication.machine.is_in_sync() {
-            replication.unsynced_at = None;
+            (replication.unsynced_at, replication.snapshot_refused) = (None, None);
             actions.extend(self.step(Event::EndResync));
         }
         self.send_standing();

@@ -87,7 +87,21 @@ async fn sr23_a_node_that_gets_no_snapshot_serves_its_records_read_only_until_it
     converged(&[&a, &b], 1_001).await;
 }
 
-/// An operator is told why a node has another id.
+#[tokio::test]
+async fn sr20_a_snapshot_that_is_too_large_is_not_taken_and_an_alarm_says_why() {
+    let (mut a, mut b) = (offline("a"), offline("b"));
+    a.commit(vec![put("x", "1")]);
+    b.pull(&a);
+    a.commit((0..20).map(|number| put(&format!("n{number}"), &"x".repeat(1_000))).collect());
+    a.forget_all();
+    let a = node(a.engine, CI).await;
+    let b = node_with(b.engine, CI, |config| config.snapshot_bytes = 10_000).await;
+    b.dial(&[&a]);
+    alarmed(&b, "is not taken: the snapshot cannot be used: it has more than 10000 bytes").await;
+    assert_eq!(b.served.store.standing().borrow().records, 1);
+}
+
+/// An operator is told of it.
 async fn alarmed(node: &Node, text: &str) {
     let alarms = || node.served.store.peers().unwrap().alarms.clone();
     let shown = async {
