@@ -80,7 +80,7 @@ impl Calls {
         let implementation = self.implementation;
         let outcomes = self.finish().await;
         eprintln!("{implementation}: {outcomes}");
-        // grpc-go itself may lose calls when routes move to another cluster, with any server: it
+        // grpc-go itself may lose a call when routes move to another cluster, with any server: it
         // uses the new routes before its balancer knows the cluster.
         let by_itself =
             |reason: &str| implementation == Implementation::Go && reason.contains(LOST_BY_GRPC_GO);
@@ -88,10 +88,9 @@ impl Calls {
             outcomes.failures.iter().partition(|(reason, _)| by_itself(reason));
         assert!(lost.is_empty(), "{implementation}: lost calls: {outcomes}");
         let by_itself: usize = by_itself.into_values().sum();
-        // For how long depends on the machine: up to 20 ms were seen, with a call each 5 ms.
         assert!(
-            by_itself <= outcomes.moves * LOST_FOR_A_MOVE,
-            "{implementation}: lost more than {LOST_FOR_A_MOVE} calls for a move: {outcomes}"
+            by_itself <= outcomes.moves,
+            "{implementation}: lost more than one call for a move: {outcomes}"
         );
     }
 }
@@ -136,5 +135,3 @@ async fn run(
 const BETWEEN_CALLS: Duration = Duration::from_millis(5);
 
 const LOST_BY_GRPC_GO: &str = "unknown cluster selected for RPC";
-/// Those of 40 ms.
-const LOST_FOR_A_MOVE: usize = 8;
