@@ -214,10 +214,18 @@ async fn d21b_after_a_reconnect_to_an_unchanged_server_all_types_are_healthy_wit
             let is_connected = || client.servers().iter().all(|server| server.is_connected);
             wait_until(|| !is_connected()).await;
             server.start_again().await;
-            let is_open = || matches!(states(&client)[..], [ref types] if types.iter().any(|(_, state)| !matches!(state, SyncState::Synced(generation) if generation.to_string() == "1")));
+            let is_of_first = |state: &SyncState| matches!(state, SyncState::Synced(generation) if generation.to_string() == "1");
+            let is_open = || {
+                let states = states(&client);
+                matches!(&states[..], [types] if types.iter().any(|(_, state)| !is_of_first(state)))
+            };
             wait_until(is_open).await;
             let start = Instant::now();
-            let is_synced = || matches!(states(&client)[..], [ref types] if types.iter().all(|(_, state)| matches!(state, SyncState::Synced(_))));
+            let is_synced = || {
+                let states = states(&client);
+                let is_synced = |(_, state): &(_, SyncState)| matches!(state, SyncState::Synced(_));
+                matches!(&states[..], [types] if types.iter().all(is_synced))
+            };
             while !is_synced() && start.elapsed() < Duration::from_secs(3) {
                 sleep(Duration::from_millis(5)).await;
             }

@@ -459,8 +459,8 @@ impl fmt::Display for Finding {
             Self::Number { key, revision, field } => {
                 write!(
                     f,
-                    "{key:?}: the {field} of revision {revision} is above {}, so no other node takes the record: restore a \
-                     backup, or join this node again to one without it",
+                    "{key:?}: the {field} of revision {revision} is above {}, so no other node takes the record: \
+                     restore a backup, or join this node again to one without it",
                     number::LAST
                 )
             }

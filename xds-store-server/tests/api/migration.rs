@@ -175,7 +175,7 @@ async fn sv33_a_ceiling_is_set_if_nothing_prevents_it_and_holds_for_reads_and_wr
         let of = Some(proto::set_ceiling_request::Of::Schema(schema));
         proto::SetCeilingRequest { of, dry_run: false }
     };
-    // The status says that it was refused, also to who does not read the answer.
+    // The code says that the ceiling is refused.
     let refused = client.set_ceiling(ceiling("1.1")).await.unwrap_err();
     let why = violation(&refused, Code::FailedPrecondition).why;
     assert!(

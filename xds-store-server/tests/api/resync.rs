@@ -101,7 +101,7 @@ async fn sr20_a_snapshot_that_is_too_large_is_not_taken_and_an_alarm_says_why() 
     assert_eq!(b.served.store.standing().borrow().records, 1);
 }
 
-/// An operator is told of it.
+/// Waits until an alarm of a node has this text.
 async fn alarmed(node: &Node, text: &str) {
     let alarms = || node.served.store.peers().unwrap().alarms.clone();
     let shown = async {

@@ -1,5 +1,5 @@
-//! Clients of xDS that subscribe to `*` at a node that joins, takes a snapshot, or migrates: none is told that
-//! something is absent before that is known. Payloads are `NAME=CONTENT`.
+//! A node joins, takes a snapshot, or migrates. It removes nothing from an xDS client that subscribes to `*` before it
+//! knows what there is. Payloads are `NAME=CONTENT`.
 
 use std::collections::BTreeSet;
 

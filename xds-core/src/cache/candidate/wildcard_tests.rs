@@ -1,5 +1,5 @@
-//! Clients that subscribe to `*` while a candidate is tried, widened, promoted and ended (D16, S25): none is told
-//! that something is absent which it should have.
+//! A candidate is tried, widened, promoted and ended. The server removes nothing from a client that subscribes to
+//! `*` and should have it (D16, S25).
 
 use super::*;
 use crate::server::fixture::wildcard::{Client, Wildcard};

@@ -630,8 +630,8 @@ fn d18_a_name_that_is_given_up_beside_a_refused_wildcard_waits_for_the_answer_to
     }
 }
 
-/// Regression: an answer that did not wait for the clusters left the variant that it replaces, whose removal was withheld
-/// (seed 4395).
+/// Regression: an answer that did not wait for the clusters came without the withheld removal of the variant that it
+/// replaces (seed 4395).
 #[test]
 fn t31_an_answer_that_does_not_wait_goes_with_the_withheld_removal_of_what_it_replaces() {
     let cache = Cache::on_demand();
