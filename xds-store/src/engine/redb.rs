@@ -240,7 +240,10 @@ impl Reader for RedbReader {
                 Err(error) => Err(error.into()),
             }
         });
-        let (revision, table) = opened.map_err(|error| EngineError::Unavailable(Box::new(error)))?;
+        let (revision, table) = opened.map_err(|error| match error {
+            redb::Error::Corrupted(_) => EngineError::Corrupt { key: Bytes::from_static(REVISION) },
+            error => EngineError::Unavailable(Box::new(error)),
+        })?;
         Ok(Box::new(RedbView { table, revision }))
     }
 }
