@@ -33,6 +33,9 @@ pub struct StoreConfig {
     pub history_revisions: u64,
     /// How long deleted records are kept. Default 24 h.
     pub tombstones: Duration,
+    /// How many deleted records are kept (SR25). Beyond, those that were deleted first go before their time, once no
+    /// kept revision and no other node needs them. Default 100,000.
+    pub tombstone_limit: usize,
     /// How long an owner that is a record may be missing (SG17). Default 5 minutes.
     pub owner_grace: Duration,
     /// How long a region keeps a name for a commit of another one that refers to it (SG31). Default 5 minutes.
@@ -63,6 +66,7 @@ impl Default for StoreConfig {
             history: Duration::from_secs(7 * 24 * 3600),
             history_revisions: 100_000,
             tombstones: Duration::from_secs(24 * 3600),
+            tombstone_limit: 100_000,
             owner_grace: Duration::from_secs(300),
             reference_block: Duration::from_secs(300),
             snapshot_bytes: 4 << 30,

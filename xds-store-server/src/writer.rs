@@ -71,6 +71,7 @@ impl Writer {
         config.history = nanoseconds(settings.history);
         config.history_revisions = settings.history_revisions;
         config.tombstones = nanoseconds(settings.tombstones);
+        config.tombstone_limit = settings.tombstone_limit;
         config.owner_grace = nanoseconds(settings.owner_grace);
         config.reference_block = nanoseconds(settings.reference_block);
         config.snapshot_bytes = settings.snapshot_bytes;

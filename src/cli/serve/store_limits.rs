@@ -30,6 +30,12 @@ pub(super) struct StoreLimits {
     /// How long deleted records are remembered: a number with ms, s, m or h
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = wait)]
     tombstone_ttl: Duration,
+    /// How many deleted records are remembered
+    ///
+    /// Beyond, those that were deleted first are forgotten before `--tombstone-ttl`, once they are older than the
+    /// history and all other nodes have the deletion.
+    #[arg(long, value_name = "RECORDS", default_value = "100000", value_parser = count)]
+    tombstone_limit: usize,
     /// How long a record may have an owner that does not exist, if the owner is a record: a number with
     /// ms, s, m or h
     ///
@@ -56,6 +62,7 @@ impl StoreLimits {
         config.history = self.history;
         config.history_revisions = self.history_revisions as u64;
         config.tombstones = self.tombstone_ttl;
+        config.tombstone_limit = self.tombstone_limit;
         config.owner_grace = self.owner_grace;
         config.reference_block = self.reference_block;
         config.snapshot_bytes = self.snapshot_bytes_limit;

@@ -10,7 +10,7 @@ use crate::record::{Local, Present};
 use crate::stored::{ReadError, Stored};
 
 impl Store {
-    /// Forgets records that have been deleted for long, at most so many. SR27: new records of their keys start
+    /// Forgets records that have been deleted for long, or that are too many, at most so many. SR27: new records of their keys start
     /// above their incarnations, so a uid is never used again.
     pub(super) fn collect(
         &self,
@@ -21,16 +21,16 @@ impl Store {
     ) -> Result<(), ReadError> {
         let upto = self.collectable(writing);
         let (mut has_unknown, mut read_bytes) = (false, 0);
+        // SR25. Those that were deleted first come first.
+        let mut beyond = self.index.counts().1.saturating_sub(self.config.tombstone_limit);
         let deleted = self.index.tombstones().take_while(|(changed_at, _)| *changed_at <= upto);
         for (_, key) in deleted.take(LOOKED_AT) {
             if writing.batch.writes.len() >= limit || read_bytes > READ_BYTES {
                 break;
             }
-            let Some(record) =
-                self.index.get(key).filter(|record| self.is_old(record, now) && !self.index.is_held(key))
-            else {
-                continue;
-            };
+            let goes = |record: &&Present| beyond > 0 || self.is_old(record, now);
+            let record = self.index.get(key).filter(goes).filter(|_| !self.index.is_held(key));
+            let Some(record) = record else { continue };
             // SR62: no new record could follow it.
             if record.incarnation > number::LAST_FLOOR {
                 continue;
@@ -50,6 +50,7 @@ impl Store {
             writing.delete(stored::record(key, record.changed_at));
             writing.head.incarnation_floor = writing.head.incarnation_floor.max(record.incarnation);
             writing.collected.push(key.clone());
+            beyond = beyond.saturating_sub(1);
         }
         if has_unknown {
             // It is one of those that are forgotten.

@@ -27,6 +27,9 @@ pub struct Config {
     /// How long deleted records are kept, in nanoseconds (SR25). In a store that replicates, this is time for
     /// which the node runs, and other nodes may need them for longer (SR26). Default 24 h.
     pub tombstones: i64,
+    /// How many deleted records are kept (SR25). Beyond, those that were deleted first go before their time, once no
+    /// kept revision and no other node needs them. Default 100,000.
+    pub tombstone_limit: usize,
     /// How long an owner that is a record may be missing, in nanoseconds (SG17). Default 5 minutes.
     pub owner_grace: i64,
     /// How long names of this region are blocked for references of other regions that are not confirmed, in
@@ -57,6 +60,7 @@ impl Config {
             history: 7 * 24 * 3600 * SECOND,
             history_revisions: 100_000,
             tombstones: 24 * 3600 * SECOND,
+            tombstone_limit: 100_000,
             owner_grace: 300 * SECOND,
             reference_block: 300 * SECOND,
             snapshot_bytes: 4 << 30,

@@ -59,6 +59,43 @@ fn sr25_sr26_a_deleted_record_is_kept_while_the_node_runs_for_24_h() {
 }
 
 #[test]
+fn sr25_deleted_records_beyond_the_limit_are_forgotten_before_their_time_but_not_before_other_nodes_have_them()
+ {
+    let limited = |is_replicated: bool, known: &[(&str, u64)]| {
+        let engine = Server::node("a").engine;
+        let mut server = Server::with(engine, SECOND, |config| {
+            (config.is_replicated, config.tombstone_limit) = (is_replicated, 10);
+        });
+        if is_replicated {
+            remember(&mut server, "b", known);
+        }
+        for number in 0..25 {
+            server.commit(of([put(&format!("x{number}"), "1")])).unwrap();
+            server.commit(of([delete(&format!("x{number}"))])).unwrap();
+        }
+        server.wait(600 * SECOND);
+        server
+    };
+    for is_replicated in [true, false] {
+        let mut server = limited(is_replicated, &[("a", 50)]);
+        assert_eq!(kept(&mut server), 10);
+        server.restart();
+        assert_eq!(kept(&mut server), 10);
+        // Those that were deleted last are left. SR27: new records start above the incarnations of those that are gone.
+        server.commit(of([put("x14", "2")])).unwrap();
+        assert_eq!(server.store.counts(), (1, 10));
+        server.commit(of([put("x15", "2")])).unwrap();
+        assert_eq!(server.store.counts(), (2, 9));
+        assert!(["x14", "x15"].iter().all(|name| server.record(name, "").unwrap().incarnation == 2));
+    }
+    // SR26: another node lacks all deletions but the first two.
+    let mut server = limited(true, &[("a", 4)]);
+    assert_eq!(kept(&mut server), 23);
+    remember(&mut server, "b", &[("a", 50)]);
+    assert_eq!(kept(&mut server), 10);
+}
+
+#[test]
 fn sr25_sr61_a_deleted_record_is_kept_no_longer_than_it_would_have_lived() {
     let mut server = with_deleted(put_until("x", 2000));
     assert_eq!(kept(&mut server), 1);
