@@ -18,7 +18,7 @@ use crate::peers::{Answer, PageEnd, PeersConfig, PeersStatus, Pulled};
 use crate::queue::{Acked, Caller};
 use crate::standing::Condition;
 
-pub(crate) use calls::Calls;
+pub(crate) use calls::{Calls, SNAPSHOT_WAIT, SNAPSHOT_WAIT_WITH_OTHERS};
 
 mod calls;
 

@@ -267,6 +267,8 @@ pub enum Action {
         address: String,
         /// Whether it replaces the records.
         must_replace: bool,
+        /// Another peer can give one, too, and was not tried yet: this one is not waited for for long.
+        has_other: bool,
     },
     /// Keep the clock of a node over a restart (SR9), by
     /// [`Event::Remember`](crate::store::Event::Remember).

@@ -154,10 +154,15 @@ impl Calls {
     }
 
     /// Takes a snapshot (SR19), and reports its pages, or that it came to no end.
-    pub(crate) fn snapshot(&mut self, number: u64, address: String, node: (String, String)) {
+    pub(crate) fn snapshot(
+        &mut self,
+        number: u64,
+        (address, wait): (String, Duration),
+        node: (String, String),
+    ) {
         let shared = Arc::clone(&self.shared);
         let task = async move {
-            let Err(status) = shared.snapshot(number, &address, node).await else { return };
+            let Err(status) = shared.snapshot(number, (&address, wait), node).await else { return };
             let failure = shared.failure(&address, &status);
             shared.queue.send(Message::Peer(PeerMessage::SnapshotFailed(number, failure)));
         };
@@ -260,7 +265,7 @@ impl Shared {
     async fn snapshot(
         &self,
         number: u64,
-        address: &str,
+        (address, wait): (&str, Duration),
         (node, region): (String, String),
     ) -> Result<(), Status> {
         let mut resume = String::new();
@@ -272,9 +277,9 @@ impl Shared {
                 region: region.clone(),
                 ..proto::SnapshotRequest::default()
             };
-            match self.pages(number, address, request, &mut resume, &mut heard_at).await {
+            match self.pages(number, (address, wait), request, &mut resume, &mut heard_at).await {
                 Ok(()) => return Ok(()),
-                Err(status) if resume.is_empty() || heard_at.elapsed() > SNAPSHOT_WAIT => return Err(status),
+                Err(status) if resume.is_empty() || heard_at.elapsed() > wait => return Err(status),
                 Err(status) if !matches!(status.code(), Code::Unavailable | Code::Unknown) => {
                     return Err(status);
                 }
@@ -286,18 +291,18 @@ impl Shared {
     async fn pages(
         &self,
         number: u64,
-        address: &str,
+        (address, wait): (&str, Duration),
         request: proto::SnapshotRequest,
         resume: &mut String,
         heard_at: &mut Instant,
     ) -> Result<(), Status> {
-        let late = |_| Status::deadline_exceeded("no page of the snapshot came for 10 s");
+        let late = |_| Status::deadline_exceeded(format!("no page of the snapshot came for {wait:?}"));
         let mut client = self.client(address)?;
         // Also for the answer as such: no pulls run meanwhile, and a link that hangs may do so for long.
-        let pages = timeout(SNAPSHOT_WAIT, client.snapshot(request)).await.map_err(late)?;
+        let pages = timeout(wait, client.snapshot(request)).await.map_err(late)?;
         let mut pages = pages?.into_inner();
         loop {
-            let page = timeout(SNAPSHOT_WAIT, pages.message()).await.map_err(late)??;
+            let page = timeout(wait, pages.message()).await.map_err(late)??;
             let page = page.ok_or_else(|| Status::unavailable("the snapshot ended before its last page"))?;
             let goes_on = page.resume.clone();
             let (sender, ended) = oneshot::channel();
@@ -397,7 +402,8 @@ const ERROR_LIMIT_BYTES: usize = 512;
 /// How long another region may take to say whether its references hold (SG34), and to answer other calls.
 const CHECK_WAIT: Duration = Duration::from_secs(1);
 const REGION_WAIT: Duration = Duration::from_secs(10);
-/// How long a snapshot may bring no page.
-const SNAPSHOT_WAIT: Duration = Duration::from_secs(10);
+/// How long a snapshot may bring no page: the last peer that can give one, and others (SR19).
+pub(crate) const SNAPSHOT_WAIT: Duration = Duration::from_secs(10);
+pub(crate) const SNAPSHOT_WAIT_WITH_OTHERS: Duration = Duration::from_secs(2);
 /// When a snapshot whose stream broke goes on.
 const RESUME_AFTER: Duration = Duration::from_millis(500);

@@ -11,7 +11,7 @@ use xds_store::store::{Action, Event, Merged, RegionRequest, RegionResponse, Tic
 use super::Writer;
 use crate::peers::{PeerMessage, Pulled};
 use crate::queue::Acked;
-use crate::replication::{Inbound, Replication, alarm_text};
+use crate::replication::{Inbound, Replication, SNAPSHOT_WAIT, SNAPSHOT_WAIT_WITH_OTHERS, alarm_text};
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::Refused;
 use xds_store::store::Committed;
@@ -319,8 +319,9 @@ impl Writer {
                 }
                 self.take_id(actions);
             }
-            ReplicaAction::TakeSnapshot { address, must_replace } => {
-                self.take_snapshot(address, must_replace, actions);
+            ReplicaAction::TakeSnapshot { address, must_replace, has_other } => {
+                let wait = if has_other { SNAPSHOT_WAIT_WITH_OTHERS } else { SNAPSHOT_WAIT };
+                self.take_snapshot((address, wait), must_replace, actions);
             }
         }
     }

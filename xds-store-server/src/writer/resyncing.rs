@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use xds_proto::xds::store::v1 as proto;
@@ -63,10 +64,10 @@ impl Writer {
         _ = answer.send(given);
     }
 
-    /// SR19: takes a snapshot from a peer.
+    /// SR19: takes a snapshot from a peer, which may wait so long before each page.
     pub(super) fn take_snapshot(
         &mut self,
-        address: String,
+        (address, wait): (String, Duration),
         must_replace: bool,
         actions: &mut VecDeque<Action>,
     ) {
@@ -83,7 +84,7 @@ impl Writer {
             let now = replication.now();
             replication.unsynced_at.get_or_insert(now);
         }
-        replication.calls.snapshot(number, address, node);
+        replication.calls.snapshot(number, (address, wait), node);
         self.send_standing();
     }
 

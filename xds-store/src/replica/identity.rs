@@ -287,8 +287,30 @@ impl Replica {
         if must_replace && peer.region() != self.region() {
             return;
         }
+        // One that hangs, or is refused, costs its time once, as long as others can give one.
+        let may_give = |other: &Peer| {
+            // A node that joins has time for one that was not heard yet.
+            let is_known = match &other.session {
+                Some(session) => session.region == peer.region(),
+                None => is_first,
+            };
+            let is_asked = is_first || is_owed || other.out_of_sync.iter().any(is_lacking);
+            other.failures == 0 && is_known && is_asked
+        };
+        let mut others = self.peers.iter().filter(|(at, other)| *at != address && may_give(other));
+        let before = others.clone().filter(|(_, other)| other.asked_at < peer.asked_at);
+        if let Some((other, peer)) = before.min_by_key(|(_, other)| other.asked_at) {
+            // Otherwise its next answer comes here.
+            if peer.has_answered {
+                self.take_snapshot_if_needed(&other.clone());
+            }
+            return;
+        }
+        let has_other = others.any(|(_, other)| other.asked_at.is_none());
         self.snapshot = Snapshot::Taking { is_first, is_owed };
-        self.actions.push(Action::TakeSnapshot { address: address.to_owned(), must_replace });
+        let address = address.to_owned();
+        self.peers.entry(address.clone()).and_modify(|peer| peer.asked_at = Some(self.now));
+        self.actions.push(Action::TakeSnapshot { address, must_replace, has_other });
         let pulling = |peer: &&mut Peer| !matches!(peer.state, State::Waiting { .. });
         for peer in self.peers.values_mut().filter(pulling) {
             self.actions.extend(peer.call().map(|call| Action::Cancel(call.id)));
@@ -330,6 +352,7 @@ impl Replica {
             peer.out_of_sync.clear();
             // A first snapshot is taken after a Hello.
             peer.is_greeted &= self.snapshot == Snapshot::NotNeeded;
+            peer.asked_at = peer.asked_at.filter(|_| result.is_err());
         }
         // A first one does not come again.
         let has_helped =

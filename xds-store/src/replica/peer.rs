@@ -37,6 +37,8 @@ pub(super) struct Peer {
     pub(super) phases: Option<BTreeMap<u32, u32>>,
     /// The versions that it knows (SG38).
     pub(super) schemas: Vec<proto::Knows>,
+    /// When it was last asked for a snapshot, since one was taken.
+    pub(super) asked_at: Option<i64>,
     /// It was fetching names in its last round (SG27).
     pub(super) is_fetching: bool,
     /// When it answered last.
@@ -113,6 +115,7 @@ impl Peer {
             nudge: Nudge::default(),
             phases: None,
             schemas: Vec::new(),
+            asked_at: None,
             is_fetching: false,
             heard_at: None,
             behind_since: None,

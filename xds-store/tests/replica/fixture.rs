@@ -86,8 +86,8 @@ impl One {
     }
 
     /// Waits until a call of this kind is made.
-    pub(crate) fn wait_for<T>(&mut self, wanted: impl Fn(&Action) -> Option<T>) -> T {
-        (0..100).find_map(|_| self.wait().iter().find_map(&wanted)).unwrap()
+    pub(crate) fn wait_for<T>(&mut self, mut wanted: impl FnMut(&Action) -> Option<T>) -> T {
+        (0..100).find_map(|_| self.wait().iter().find_map(&mut wanted)).unwrap()
     }
 
     /// A peer answers a Hello; what follows.

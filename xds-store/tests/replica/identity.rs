@@ -1,5 +1,7 @@
 //! Snapshots, and ids that two nodes have.
 
+use std::collections::BTreeMap;
+
 use xds_proto::xds::store::v1 as proto;
 use xds_store::record::RecordState;
 use xds_store::replica::*;
@@ -15,7 +17,7 @@ fn out_of_sync(origin: &str, floor: u64) -> proto::PullResponse {
 
 fn snapshot(actions: &[Action]) -> Option<(String, bool)> {
     actions.iter().find_map(|action| match action {
-        Action::TakeSnapshot { address, must_replace } => Some((address.clone(), *must_replace)),
+        Action::TakeSnapshot { address, must_replace, .. } => Some((address.clone(), *must_replace)),
         _ => None,
     })
 }
@@ -61,6 +63,52 @@ fn sr19_a_new_node_starts_with_a_snapshot_and_tries_again_after_a_failure() {
     assert!(INTERVAL.contains(&one.now));
     assert_eq!(snapshot(&one.greet(call, "p", "1", &[("p", 3)])), Some(("a".to_owned(), false)));
     assert_eq!(pulls(&one.step(Event::SnapshotEnded(Ok(clock(&[("p", 3)]))))).len(), 1);
+}
+
+/// Regression: a peer whose snapshots hang was asked again and again, 10 s each time.
+#[test]
+fn sr19_a_peer_whose_snapshot_came_to_no_end_is_asked_again_after_the_others() {
+    let asked = |actions: &[Action]| {
+        actions.iter().find_map(|action| match action {
+            Action::TakeSnapshot { address, has_other, .. } => Some((address.clone(), *has_other)),
+            _ => None,
+        })
+    };
+    // The next calls to both peers, in whatever order they come.
+    let both = |one: &mut One| {
+        let mut calls = BTreeMap::new();
+        one.wait_for(|action| {
+            if let Action::CallHello(call, at, _) | Action::CallPull(call, at, _) = action {
+                calls.insert(at.clone(), *call);
+            }
+            Some((*calls.get("a")?, *calls.get("b")?))
+        })
+    };
+    // A node that joins.
+    let mut joining = config();
+    joining.is_joining = true;
+    let (mut one, calls) = One::with(joining, &clock(&[]), &["a", "b", "c"]);
+    one.step(Event::HelloAnswered(calls[2], Err(Failure::Unreachable)));
+    assert_eq!(asked(&one.greet(calls[0], "p", "1", &[])), Some(("a".to_owned(), true)));
+    one.step(Event::SnapshotEnded(Err(Failure::Unreachable)));
+    let (of_a, of_b) = both(&mut one);
+    assert_eq!(asked(&one.greet(of_a, "p", "1", &[])), None, "b was not asked");
+    assert_eq!(asked(&one.greet(of_b, "q", "1", &[])), Some(("b".to_owned(), false)));
+    one.step(Event::SnapshotEnded(Err(Failure::Unreachable)));
+    // Both were asked, so each has the whole time; one that is down is not waited for.
+    let (of_a, of_b) = both(&mut one);
+    one.step(Event::HelloAnswered(of_a, Err(Failure::Unreachable)));
+    assert_eq!(asked(&one.greet(of_b, "q", "1", &[])), Some(("b".to_owned(), false)));
+    // A node that lacks entries.
+    let (mut one, calls) = One::start(&["a", "b"]);
+    let of_a = pulls(&one.greet(calls[0], "p", "1", &[]))[0].0;
+    let of_b = pulls(&one.greet(calls[1], "q", "1", &[]))[0].0;
+    one.step(Event::PullPart(of_a, out_of_sync("x", 5)));
+    assert_eq!(asked(&one.step(Event::PullPart(of_b, out_of_sync("x", 5)))), Some(("b".to_owned(), true)));
+    one.step(Event::SnapshotEnded(Err(Failure::Unreachable)));
+    let (of_a, of_b) = both(&mut one);
+    one.step(Event::PullPart(of_a, out_of_sync("x", 5)));
+    assert_eq!(asked(&one.step(Event::PullPart(of_b, out_of_sync("x", 5)))), Some(("a".to_owned(), false)));
 }
 
 #[test]

@@ -465,7 +465,7 @@ impl Process {
                 self.take_id();
                 Output::TakesId(why)
             }
-            Action::TakeSnapshot { address, must_replace } => {
+            Action::TakeSnapshot { address, must_replace, .. } => {
                 return self.take_snapshot(address, must_replace, now);
             }
             Action::Remove(region, records) => {
