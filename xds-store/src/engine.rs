@@ -74,6 +74,11 @@ pub trait Reader: Debug + Send + Sync {
     /// See [`EngineError`]. An engine on a file is [`Unavailable`](EngineError::Unavailable) after it
     /// was dropped.
     fn view(&self) -> Result<Box<dyn View>, EngineError>;
+
+    /// How many bytes the disk has free; `None` if that is not known. Default: not known.
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// The content of an engine at one revision.

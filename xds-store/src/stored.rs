@@ -45,6 +45,11 @@ impl<'a> Stored<'a> {
         Ok(&**self.view.get_or_init(|| view))
     }
 
+    /// How many bytes the disk has free, if that is known.
+    pub(crate) fn free_bytes(&self) -> Option<u64> {
+        self.reader.free_bytes()
+    }
+
     /// The state of a record as of the store revision that changed it.
     pub(crate) fn state(&self, key: &RecordKey, changed_at: u64) -> Result<RecordState, ReadError> {
         self.version(key, changed_at).map(|(state, _)| state)

@@ -186,7 +186,7 @@ impl RedbEngine {
 
 impl Engine for RedbEngine {
     fn reader(&self) -> Arc<dyn Reader> {
-        Arc::new(RedbReader(Arc::clone(&self.database)))
+        Arc::new(RedbReader { database: Arc::clone(&self.database), disk: self.disk.clone() })
     }
 
     fn commit(&mut self, batch: &Batch) -> Result<EngineRevision, EngineError> {
@@ -224,11 +224,14 @@ impl Drop for RedbEngine {
 }
 
 #[derive(Debug)]
-struct RedbReader(Shared);
+struct RedbReader {
+    database: Shared,
+    disk: Disk,
+}
 
 impl Reader for RedbReader {
     fn view(&self) -> Result<Box<dyn View>, EngineError> {
-        let database = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
         let Some(database) = database.as_ref() else {
             return Err(EngineError::Unavailable(Box::new(redb::Error::DatabaseClosed)));
         };
@@ -245,6 +248,10 @@ impl Reader for RedbReader {
             error => EngineError::Unavailable(Box::new(error)),
         })?;
         Ok(Box::new(RedbView { table, revision }))
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        self.disk.free_bytes()
     }
 }
 

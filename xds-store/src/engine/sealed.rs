@@ -93,6 +93,10 @@ impl Reader for SealedReader {
     fn view(&self) -> Result<Box<dyn View>, EngineError> {
         Ok(Box::new(SealedView { view: self.reader.view()?, seal: Arc::clone(&self.seal) }))
     }
+
+    fn free_bytes(&self) -> Option<u64> {
+        self.reader.free_bytes()
+    }
 }
 
 #[derive(Debug)]

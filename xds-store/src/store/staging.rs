@@ -68,6 +68,15 @@ impl Kept {
         }
         Ok(self)
     }
+
+    /// SR20: its records are written twice: as pages, and as those of the store. What is free now has room for the rest.
+    fn check_room(&self, page: &proto::SnapshotResponse, free: Option<u64>) -> Result<(), String> {
+        let of_page = page.records.iter().map(|state| state.encoded_len() as u64).sum::<u64>();
+        match free.filter(|free| *free < self.bytes.saturating_add(of_page)) {
+            Some(free) => Err(format!("the disk has {free} bytes free, and the snapshot needs more")),
+            None => Ok(()),
+        }
+    }
 }
 
 /// What becomes of the records of this node.
@@ -173,7 +182,8 @@ impl Store {
             let reason = format!("its {number} is out of range (SR62)");
             return self.refuse_snapshot(&reason, actions);
         }
-        if let Err(reason) = staging.kept.clone().with(page, self.config.snapshot_bytes) {
+        let kept = staging.kept.clone().with(page, self.config.snapshot_bytes);
+        if let Err(reason) = kept.and_then(|kept| kept.check_room(page, stored.free_bytes())) {
             return self.refuse_snapshot(&reason, actions);
         }
         let clock = Clock::from_wire(&page.clock);

@@ -1,6 +1,10 @@
 //! Snapshots of a peer that never end (SR20).
 
+use std::sync::Arc;
+
 use prost::Message as _;
+use xds_store::engine::{EngineError, Reader, View};
+use xds_store::store::Action;
 
 use super::*;
 
@@ -68,4 +72,48 @@ fn sr20_a_snapshot_without_an_end_is_refused_and_leaves_the_records() {
         assert!(told(&mut taker, page).is_ok());
     }
     assert!(taker.record("n8", "").is_some(), "as large as the limit");
+}
+
+/// An engine on a disk with so many bytes free.
+#[derive(Debug)]
+struct LowDisk(Arc<dyn Reader>, u64);
+
+impl Reader for LowDisk {
+    fn view(&self) -> Result<Box<dyn View>, EngineError> {
+        self.0.view()
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        Some(self.1)
+    }
+}
+
+#[test]
+fn sr20_a_snapshot_is_refused_before_it_fills_the_disk() {
+    let mut giver = node("giver");
+    commit(&mut giver, (0..9).map(|number| put(&format!("n{number}"), &"1".repeat(1_000))));
+    let pages = giver.snapshot(1_100);
+    assert_eq!(pages.len(), 9);
+    let stage = |taker: &mut Server, page: &proto::SnapshotResponse, free: u64| {
+        let reader = LowDisk(taker.engine.reader(), free);
+        let actions = taker.store.step(Event::Stage(Ticket(0), page.clone()), taker.now, &reader);
+        actions.into_iter().find_map(|action| match action {
+            Action::Staged(_, Err(refused)) => Some(refused.message),
+            Action::Write(batch) => {
+                let written = taker.engine.commit(&batch);
+                taker.step(Event::Written(written));
+                None
+            }
+            _ => None,
+        })
+    };
+    // Each page needs its own size, and the size of all that wait to be merged.
+    let mut taker = taker(u64::MAX);
+    for page in &pages[..3] {
+        assert_eq!(stage(&mut taker, page, 4_600), None);
+    }
+    let refused = stage(&mut taker, &pages[3], 4_600).expect("too large");
+    assert!(refused.contains("the disk has 4600 bytes free"), "{refused}");
+    assert!(taker.record("own", "").is_some() && taker.record("n0", "").is_none());
+    commit(&mut taker, [put("own", "2")]);
 }

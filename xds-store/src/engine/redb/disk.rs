@@ -68,6 +68,17 @@ fn file_id(_: &fs::Metadata) -> FileId {
     None
 }
 
+#[cfg(unix)]
+fn free_bytes(path: &Path) -> Option<u64> {
+    let of_disk = rustix::fs::statvfs(path).ok()?;
+    Some(of_disk.f_bavail.saturating_mul(of_disk.f_frsize))
+}
+
+#[cfg(not(unix))]
+fn free_bytes(_: &Path) -> Option<u64> {
+    None
+}
+
 /// The first bytes of the file: they lead to the pages of the last commit, and are the only ones
 /// that are overwritten in place.
 ///
@@ -111,6 +122,11 @@ impl Disk {
             header: Mutex::new(Header { written: header, synced: header, is_torn: false }),
             has_failed_sync: AtomicBool::new(false),
         })))
+    }
+
+    /// How many bytes others than root can still write.
+    pub(super) fn free_bytes(&self) -> Option<u64> {
+        free_bytes(&self.0.place.as_ref()?.path)
     }
 
     /// Whether a sync failed: a later one may report success although data is lost (ST21).
