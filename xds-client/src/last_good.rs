@@ -116,17 +116,19 @@ pub struct LastGood {
     /// A repair that has to come before any other write; set if it failed at opening.
     repair: Option<Repair>,
     secrets: Secrets,
-    /// Released when it is closed.
-    _lock: Option<File>,
+    /// Released when it is closed. A file that the disk does not let this process write has none yet: each flush tries
+    /// to take it.
+    lock: Option<File>,
+    /// How long the file was when it was read.
+    read_bytes: u64,
 }
 
 impl LastGood {
     /// Opens the file, creates it if it does not exist, and repairs it if necessary. Blocks.
     ///
     /// # Errors
-    /// Only if the file is not usable at all, see [`OpenError`]; its content is never an error. If
-    /// it is readable but not writable, for example because the disk is full, [`read`] returns its
-    /// content.
+    /// Only if the file is not usable at all, see [`OpenError`]; its content is never an error, nor is a disk that is
+    /// full or lets nobody write: what can be read is restored, and each [`flush`](Self::flush) tries again.
     pub fn open(path: impl AsRef<Path>, secrets: Secrets) -> Result<(Self, Restored), OpenError> {
         // A link and its target are the same file with the same lock. The working directory may
         // change later.
@@ -137,11 +139,35 @@ impl LastGood {
         if fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
             return Err(OpenError::NotAFile { path });
         }
-        let lock = lock(&beside(&path, ".lock"))?;
+        let taken = take(&path);
+        Self::begin(path, taken, secrets)
+    }
+
+    /// Opens a file that was taken, or that the disk does not let this process take yet.
+    fn begin(
+        path: PathBuf,
+        taken: Result<(File, File), OpenError>,
+        secrets: Secrets,
+    ) -> Result<(Self, Restored), OpenError> {
         let at_path = |source| OpenError::new(&path, source);
-        let file = log::owner_only().read(true).write(true).create(true).truncate(false).open(&path);
-        let file = file.map_err(at_path)?;
-        Self::over(Disk::of_file(file), path.clone(), Some(lock), secrets).map_err(at_path)
+        let (disk, lock) = match taken {
+            Ok((lock, file)) => (Disk::of_file(file), Some(lock)),
+            Err(OpenError::Io { source, .. }) if is_full(&source) => {
+                tracing::warn!(
+                    path = %path.display(),
+                    "cannot write the last-known-good file yet; trying again: {source}"
+                );
+                match File::open(&path) {
+                    Ok(file) => (Disk::of_file(file), None),
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                        (Disk::in_memory(Vec::new()), None)
+                    }
+                    Err(error) => return Err(at_path(error)),
+                }
+            }
+            Err(error) => return Err(error),
+        };
+        Self::over(disk, path.clone(), lock, secrets).map_err(at_path)
     }
 
     /// A file in memory that starts with this image, for simulations.
@@ -165,6 +191,7 @@ impl LastGood {
     }
 
     fn over(disk: Disk, path: PathBuf, lock: Option<File>, secrets: Secrets) -> io::Result<(Self, Restored)> {
+        let read_bytes = disk.len()?;
         let read = Replay::of(BufReader::new(&disk), secrets)?;
         let (whole, unproved, skipped) = (read.whole_sets(), read.unproved, read.skipped);
         let mut locations = BTreeMap::new();
@@ -181,9 +208,12 @@ impl LastGood {
             locations.insert(Key::Variant(id), location);
             records.push(record);
         }
-        let is_in_memory = disk.is_in_memory();
+        // A file of a path is on disk, or will be.
+        let is_in_memory = path.as_os_str().is_empty();
+        let is_writable = is_in_memory || lock.is_some();
         let log = Log::new(path.clone(), disk, read.header, locations, read.end);
-        let mut opened = Self { log, pending, sets: Sets::default(), repair: None, secrets, _lock: lock };
+        let mut opened =
+            Self { log, pending, sets: Sets::default(), repair: None, secrets, lock, read_bytes };
 
         let has_header = matches!(read.header, Header::Known { .. }) && !read.found_secrets;
         let (mut cut_bytes, mut set_aside) = (0, None);
@@ -193,7 +223,7 @@ impl LastGood {
             Ending::Whole => Some(Repair { aside: None }),
             Ending::Torn { bytes } => {
                 cut_bytes = bytes;
-                if has_header {
+                if has_header && is_writable {
                     opened.log.cut()?;
                 }
                 Some(Repair { aside: None }).filter(|_| !has_header)
@@ -204,7 +234,8 @@ impl LastGood {
                 Some(Repair { aside: path.clone() })
             }
         };
-        match opened.repair() {
+        let repaired = if is_writable { opened.repair() } else { Ok(()) };
+        match repaired {
             // The disk may have room later, and the content that was read is usable.
             Err(error) if is_full(&error) => {
                 tracing::warn!(
@@ -276,7 +307,12 @@ impl LastGood {
     /// Whether a flush would write something.
     #[must_use]
     pub fn has_pending(&self) -> bool {
-        !self.pending.is_empty() || self.sets.is_changed() || self.repair.is_some()
+        !self.pending.is_empty() || self.sets.is_changed() || self.repair.is_some() || !self.is_taken()
+    }
+
+    /// Whether this process can write the file, as far as it knows.
+    fn is_taken(&self) -> bool {
+        self.lock.is_some() || self.log.path().as_os_str().is_empty()
     }
 
     /// Writes the changes, and syncs them to the disk. Blocks.
@@ -312,6 +348,14 @@ impl LastGood {
     }
 
     fn append(&mut self) -> io::Result<()> {
+        if !self.is_taken() {
+            let (lock, file) = take(self.log.path()).map_err(|error| match error {
+                OpenError::Io { source, .. } => source,
+                error => io::Error::other(error),
+            })?;
+            self.log.take_file(file, self.read_bytes)?;
+            self.lock = Some(lock);
+        }
         self.repair()?;
         let mut batch = self.log.begin()?;
         let is_proved_anew =
@@ -356,10 +400,10 @@ struct Repair {
     aside: Option<PathBuf>,
 }
 
-/// Whether the error may end by itself: the disk is full.
+/// Whether the error may end by itself: the disk is full, or lets nobody write after an error of its own.
 fn is_full(error: &io::Error) -> bool {
-    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge | ReadOnlyFilesystem)
 }
 
 /// Whether resources of the type [`SECRET`] are stored: keys, tokens and certificates of SDS.
@@ -435,6 +479,13 @@ pub fn read(input: impl Read) -> io::Result<Contents> {
     let Replay { live, unproved, skipped, ending, end, .. } = replay;
     let records = live.into_values().map(|(_, record)| record).collect();
     Ok(Contents { records, sets, unproved, skipped, ending, end })
+}
+
+/// Takes a file for this process: its lock, and the file, which is made if there is none.
+fn take(path: &Path) -> Result<(File, File), OpenError> {
+    let lock = lock(&beside(path, ".lock"))?;
+    let file = log::owner_only().read(true).write(true).create(true).truncate(false).open(path);
+    Ok((lock, file.map_err(|source| OpenError::new(path, source))?))
 }
 
 /// Takes the lock of a file. The lock file stays: if it were removed, two processes could hold

@@ -100,7 +100,8 @@ impl Persist {
 
     /// Writes changes until it is closed.
     pub(crate) async fn run(self: Arc<Self>, mut file: LastGood) {
-        let mut retry: Option<Duration> = None;
+        // A file that the disk does not let this process write is tried again without a change, too.
+        let mut retry = file.has_pending().then_some(FIRST_RETRY);
         loop {
             match retry {
                 None => self.changed.notified().await,

@@ -39,6 +39,13 @@ impl Disk {
         }
     }
 
+    pub(super) fn len(&self) -> io::Result<u64> {
+        match &self.bytes {
+            Bytes::OnDisk(file) => Ok(file.metadata()?.len()),
+            Bytes::InMemory(bytes) => Ok(bytes.borrow().get_ref().len() as u64),
+        }
+    }
+
     pub(super) fn set_len(&self, size_bytes: u64) -> io::Result<()> {
         match &self.bytes {
             Bytes::OnDisk(file) => file.set_len(size_bytes),

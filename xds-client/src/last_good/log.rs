@@ -113,6 +113,19 @@ impl Log {
         Ok(Batch { log: self, out, appended })
     }
 
+    /// Continues with the file of the path, which this process can write from now on.
+    ///
+    /// # Errors
+    /// It is not as it was read.
+    pub(super) fn take_file(&mut self, file: File, read_bytes: u64) -> io::Result<()> {
+        if file.metadata()?.len() != read_bytes {
+            let text = "another process has written it since it was read: restart this one";
+            return Err(io::Error::other(text));
+        }
+        self.file = Disk::of_file(file);
+        Ok(())
+    }
+
     pub(super) fn take(&mut self, appended: Appended) {
         for (key, location) in appended.changed {
             let before = match location {

@@ -503,6 +503,57 @@ fn a_link_to_a_file_is_that_file() {
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
 }
 
+/// Regression: a proxy whose disk was full, or read-only after an error, did not start.
+#[test]
+fn a_disk_that_lets_nobody_write_costs_nothing_that_can_be_read() {
+    let begin = |folder: &Folder, kind: std::io::ErrorKind| {
+        let path = fs::canonicalize(&folder.0).unwrap().join(folder.file().file_name().unwrap());
+        let full = OpenError::Io { path: path.clone(), source: kind.into() };
+        LastGood::begin(path, Err(full), Secrets::LeftOut)
+    };
+    for kind in [std::io::ErrorKind::StorageFull, std::io::ErrorKind::ReadOnlyFilesystem] {
+        // No file yet, a file, and one that a crash left torn.
+        for torn in [None, Some(0), Some(3)] {
+            let folder = Folder::new();
+            let count = usize::from(torn.is_some());
+            if let Some(torn) = torn {
+                let (mut file, _) = folder.open();
+                file.put(record("a", "1"));
+                file.flush().unwrap();
+                drop(file);
+                let bytes = fs::read(folder.file()).unwrap();
+                fs::write(folder.file(), [&bytes[..], &vec![1; torn]].concat()).unwrap();
+            }
+            let before = fs::read(folder.file()).ok();
+            let (mut file, restored) = begin(&folder, kind).unwrap();
+            assert_eq!(restored.records.len(), count);
+            assert_eq!(fs::read(folder.file()).ok(), before, "nothing is written");
+            // Another process has it meanwhile.
+            assert!(file.has_pending());
+            let (other, _) = folder.open();
+            file.put(record("b", "2"));
+            file.flush().unwrap_err();
+            drop(other);
+            if fs::read(folder.file()).ok() != before {
+                // It repaired the file, or made one.
+                let error = file.flush().unwrap_err();
+                assert!(format!("{:?}", error).contains("another process"), "{error:?}");
+                drop(file);
+                let (again, restored) = begin(&folder, kind).unwrap();
+                assert_eq!(restored.records.len(), count);
+                file = again;
+                file.put(record("b", "2"));
+            }
+            // The disk has room again.
+            file.flush().unwrap();
+            assert!(!file.has_pending());
+            LastGood::open(folder.file(), Secrets::LeftOut).unwrap_err();
+            drop(file);
+            assert_eq!(folder.open().1.records.len(), count + 1);
+        }
+    }
+}
+
 #[test]
 fn what_cannot_be_opened_says_what_to_do() {
     let folder = Folder::new();
