@@ -16,6 +16,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -32,7 +33,11 @@ mod stored;
 pub(super) use source::StateSource;
 
 #[derive(Debug, Clone)]
-pub(super) struct RolloutState(PathBuf);
+pub(super) struct RolloutState {
+    folder: PathBuf,
+    /// The content of `source`, if the disk was full when the server started.
+    owed_source: Arc<OnceLock<String>>,
+}
 
 /// Keeps other servers from the folder, as long as it is not dropped.
 #[derive(Debug)]
@@ -112,12 +117,12 @@ impl RolloutState {
     pub(super) fn open(folder: &Path) -> Result<Self, RolloutStateError> {
         fs::create_dir_all(folder)
             .map_err(|error| RolloutStateError::File { path: folder.to_owned(), error })?;
-        Ok(Self(folder.to_owned()))
+        Ok(Self { folder: folder.to_owned(), owed_source: Arc::default() })
     }
 
     /// Takes the folder for one server.
     pub(super) fn lock(&self) -> Result<RolloutLock, RolloutStateError> {
-        let path = self.0.join("lock");
+        let path = self.folder.join("lock");
         let unusable = |error| RolloutStateError::File { path: path.clone(), error };
         let file =
             OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(unusable)?;
@@ -130,17 +135,17 @@ impl RolloutState {
         match locked {
             Ok(()) => {
                 // An order that nobody took was for the server before.
-                _ = fs::remove_file(self.0.join("order"));
+                _ = fs::remove_file(self.folder.join("order"));
                 Ok(RolloutLock { _file: file })
             }
-            Err(TryLockError::WouldBlock) => Err(RolloutStateError::Used { path: self.0.clone() }),
+            Err(TryLockError::WouldBlock) => Err(RolloutStateError::Used { path: self.folder.clone() }),
             Err(TryLockError::Error(error)) => Err(unusable(error)),
         }
     }
 
     /// Whether a server uses the folder now.
     pub(super) fn is_used(&self) -> bool {
-        let lock = File::open(self.0.join("lock"));
+        let lock = File::open(self.folder.join("lock"));
         lock.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
@@ -159,7 +164,7 @@ impl RolloutState {
     }
 
     fn read(&self, name: &str) -> Result<(PathBuf, Option<Bytes>), RolloutStateError> {
-        let path = self.0.join(name);
+        let path = self.folder.join(name);
         match fs::read(&path) {
             Ok(bytes) => Ok((path, Some(bytes.into()))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((path, None)),
@@ -175,8 +180,8 @@ impl RolloutState {
     }
 
     fn remove(&self, name: &str) -> Result<(), RolloutStateError> {
-        let path = self.0.join(name);
-        match fs::remove_file(&path).and_then(|()| File::open(&self.0)?.sync_all()) {
+        let path = self.folder.join(name);
+        match fs::remove_file(&path).and_then(|()| File::open(&self.folder)?.sync_all()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(RolloutStateError::File { path, error })
             }
@@ -185,6 +190,7 @@ impl RolloutState {
     }
 
     pub(super) fn store_stable(&self, stable: &Snapshot) -> Result<(), RolloutStateError> {
+        self.note_owed_source()?;
         self.replace("stable", &stable_bytes(stable), true)?;
         self.note_stable()?;
         match &stable.origin().rollout {
@@ -195,7 +201,7 @@ impl RolloutState {
 
     /// The number of the last request whose change is stable; 0 if none is known.
     pub(super) fn requested(&self) -> u64 {
-        let text = fs::read_to_string(self.0.join("requested")).unwrap_or_default();
+        let text = fs::read_to_string(self.folder.join("requested")).unwrap_or_default();
         text.trim().parse().unwrap_or_default()
     }
 
@@ -204,9 +210,9 @@ impl RolloutState {
     }
 
     pub(super) fn status(&self) -> Result<String, RolloutStateError> {
-        let path = self.0.join("status.json");
+        let path = self.folder.join("status.json");
         fs::read_to_string(&path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => RolloutStateError::NoState { path: self.0.clone() },
+            io::ErrorKind::NotFound => RolloutStateError::NoState { path: self.folder.clone() },
             _ => RolloutStateError::File { path, error },
         })
     }
@@ -219,19 +225,19 @@ impl RolloutState {
     }
 
     pub(super) fn remove_order(&self) {
-        _ = fs::remove_file(self.0.join("order"));
+        _ = fs::remove_file(self.folder.join("order"));
     }
 
     /// Whether an order was not taken yet.
     pub(super) fn has_order(&self) -> bool {
-        self.0.join("order").exists()
+        self.folder.join("order").exists()
     }
 
     /// Takes the order, if there is one, with how many rollouts had ended when it was given.
     pub(super) fn take_order(&self) -> io::Result<Option<(Order, [u64; 3])>> {
         // Renamed first: an order that is written meanwhile is another one.
-        let taken = self.0.join("order.taken");
-        match fs::rename(self.0.join("order"), &taken) {
+        let taken = self.folder.join("order.taken");
+        match fs::rename(self.folder.join("order"), &taken) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             renamed => renamed?,
         }
@@ -256,7 +262,7 @@ impl RolloutState {
         is_durable: bool,
         mode: u32,
     ) -> Result<(), RolloutStateError> {
-        let (path, next) = (self.0.join(name), self.0.join(format!("{name}.next")));
+        let (path, next) = (self.folder.join(name), self.folder.join(format!("{name}.next")));
         let write = || {
             // One of another user, or a link, is not written to.
             match fs::remove_file(&next) {
@@ -271,7 +277,7 @@ impl RolloutState {
                 file.sync_all()?;
             }
             fs::rename(&next, &path)?;
-            if is_durable { File::open(&self.0)?.sync_all() } else { Ok(()) }
+            if is_durable { File::open(&self.folder)?.sync_all() } else { Ok(()) }
         };
         write().map_err(|error| RolloutStateError::File { path: path.clone(), error })
     }

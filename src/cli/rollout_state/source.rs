@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use super::{RolloutState, RolloutStateError};
@@ -39,9 +40,9 @@ impl RolloutState {
         let (path, noted) = self.noted()?;
         let (text, had_stable) = (source.to_string(), noted.as_ref().is_some_and(|noted| noted.has_stable));
         let before = noted.map(|noted| noted.source);
-        let (has_stable, is_same) = (self.0.join("stable").exists(), before.as_ref() == Some(&text));
+        let (has_stable, is_same) = (self.folder.join("stable").exists(), before.as_ref() == Some(&text));
         if had_stable && !has_stable && *source != (StateSource::Memory { applied: None }) {
-            return Err(RolloutStateError::Lost { path: self.0.join("stable") });
+            return Err(RolloutStateError::Lost { path: self.folder.join("stable") });
         }
         if let Some(before) = before.filter(|before| has_stable && !is_same && !is_like(before, source)) {
             return Err(RolloutStateError::OtherSource { path, before, now: text });
@@ -67,7 +68,7 @@ impl RolloutState {
                 ["stable", "refused", "requested"].into_iter().try_for_each(|name| self.remove(name))?;
             }
         }
-        let has_stable = self.0.join("stable").exists();
+        let has_stable = self.folder.join("stable").exists();
         if is_same && had_stable == has_stable {
             return Ok(());
         }
@@ -78,7 +79,22 @@ impl RolloutState {
                 tracing::warn!(%error, "cannot note that there is a stable state; trying again with the next one");
                 Ok(())
             }
+            // Without a stable state there is none of another source. The file comes before the first one.
+            Err(error) if !has_stable && error.is_full() => {
+                tracing::warn!(%error, "cannot note the source of the state; trying again with the first stable state");
+                _ = self.owed_source.set(source.to_string());
+                Ok(())
+            }
             noted => noted,
+        }
+    }
+
+    pub(super) fn note_owed_source(&self) -> Result<(), RolloutStateError> {
+        match (self.owed_source.get(), self.noted()?.1) {
+            (Some(owed), noted) if noted.as_ref().is_none_or(|noted| noted.source != *owed) => {
+                self.note(&Noted { source: owed.clone(), has_stable: false })
+            }
+            _ => Ok(()),
         }
     }
 
@@ -104,6 +120,15 @@ impl RolloutState {
     fn note(&self, noted: &Noted) -> Result<(), RolloutStateError> {
         let has_stable = if noted.has_stable { HAS_STABLE } else { "" };
         self.replace("source", format!("{}{has_stable}\n", noted.source).as_bytes(), true)
+    }
+}
+
+impl RolloutStateError {
+    /// Whether the disk lets nobody write, which may end by itself.
+    fn is_full(&self) -> bool {
+        use ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+        let Self::File { error, .. } = self else { return false };
+        matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge | ReadOnlyFilesystem)
     }
 }
 
