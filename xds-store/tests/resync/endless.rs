@@ -117,3 +117,30 @@ fn sr20_a_snapshot_is_refused_before_it_fills_the_disk() {
     assert!(taker.record("own", "").is_some() && taker.record("n0", "").is_none());
     commit(&mut taker, [put("own", "2")]);
 }
+
+#[test]
+fn sr23_all_of_a_snapshot_that_is_not_taken_is_dropped_in_the_background() {
+    let mut giver = node("giver");
+    for part in 0..5 {
+        commit(&mut giver, (0..500).map(|number| put(&format!("n{part}-{number}"), "1")));
+    }
+    let pages = giver.snapshot(20_000);
+    let (_, pages) = pages.split_last().unwrap();
+    let mut taker = taker(u64::MAX);
+    for page in pages {
+        assert_eq!(told(&mut taker, page), Ok(Staged::Kept));
+    }
+    let staged = |taker: &Server| {
+        let (view, mut count) = (taker.engine.view().unwrap(), 0);
+        let each = &mut |_: &[u8], _| {
+            count += 1;
+            ControlFlow::Continue(())
+        };
+        view.range(b"ps", b"pt", each).unwrap();
+        count
+    };
+    assert!(staged(&taker) > 2_000);
+    taker.step(Event::EndResync);
+    taker.wait(10 * SECOND);
+    assert_eq!(staged(&taker), 0);
+}
