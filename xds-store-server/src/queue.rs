@@ -29,6 +29,8 @@ pub(crate) struct Limits {
 struct State {
     /// Why the queue takes no more commits.
     closed: Option<String>,
+    /// Why it takes none for a moment.
+    paused: Option<&'static str>,
     commits: usize,
     bytes: usize,
     sender: mpsc::Sender<Message>,
@@ -141,7 +143,7 @@ struct Place {
 impl Queue {
     pub(crate) fn new(limits: Limits) -> (Arc<Self>, mpsc::Receiver<Message>) {
         let (sender, receiver) = mpsc::channel();
-        let state = Mutex::new(State { closed: None, commits: 0, bytes: 0, sender });
+        let state = Mutex::new(State { closed: None, paused: None, commits: 0, bytes: 0, sender });
         (Arc::new(Self { state, limits }), receiver)
     }
 
@@ -155,8 +157,8 @@ impl Queue {
         acks: Acks,
     ) -> Result<oneshot::Receiver<Answered>, Refused> {
         let mut state = self.lock();
-        if let Some(reason) = &state.closed {
-            return Err(refused(RefusalCode::Unavailable, reason.clone()));
+        if let Some(reason) = state.closed.as_deref().or(state.paused) {
+            return Err(refused(RefusalCode::Unavailable, reason.to_owned()));
         }
         let bytes = draft.size_bytes();
         let Limits { commits: commit_limit, bytes: byte_limit } = self.limits;
@@ -196,6 +198,11 @@ impl Queue {
         let was_open = state.closed.is_none();
         state.closed.get_or_insert_with(|| reason.to_owned());
         was_open
+    }
+
+    /// Takes no commits while the writer does something that takes long; `None`: takes them again.
+    pub(crate) fn pause(&self, reason: Option<&'static str>) {
+        self.lock().paused = reason;
     }
 
     /// Takes no more commits, and ends the writer after those that wait.

@@ -105,6 +105,20 @@ fn engine_revision(store: &StoreHandle) -> u64 {
 }
 
 #[tokio::test]
+async fn sr20_a_commit_is_refused_at_once_while_a_snapshot_is_merged() {
+    let (store, orders) = gated(StoreConfig::default());
+    let before = waiting(&store, "before").await;
+    store.running.queue.pause(Some("merging"));
+    let refused = store.commit(put("meanwhile")).await.unwrap_err();
+    assert_eq!((refused.code, &*refused.message), (RefusalCode::Unavailable, "merging"));
+    store.running.queue.pause(None);
+    let after = waiting(&store, "after").await;
+    orders.send(Order::Write).unwrap();
+    orders.send(Order::Write).unwrap();
+    assert!(before.await.unwrap().is_ok() && after.await.unwrap().is_ok());
+}
+
+#[tokio::test]
 async fn st17_commits_that_arrive_during_a_write_are_written_by_the_next_batch() {
     let (store, orders) = gated(StoreConfig::default());
     let first = waiting(&store, "first").await;
