@@ -125,7 +125,7 @@ impl StoreHandle {
     }
 
     /// Forgets old revisions: what the settings allow, or up to this one, if no list can read it
-    /// (ST26). Returns the last revision that is forgotten.
+    /// (ST26). Returns the last revision that is forgotten, which may be one before `upto`.
     ///
     /// # Errors
     /// See [`Refused`].

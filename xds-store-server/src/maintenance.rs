@@ -166,6 +166,9 @@ impl Maintenance for MaintenanceService {
         let before = self.reading.standing().head.floor;
         let refused = |refused| of_refused(refused, &self.reading.standing(), &caller);
         let floor = self.reading.store.compact(upto).await.map_err(refused)?;
+        if upto.is_some_and(|upto| upto > floor) {
+            return Err(keeps(&self.reading, floor));
+        }
         Ok(Response::new(proto::CompactResponse {
             floor: self.reading.printed(floor),
             forgotten_revisions: floor.saturating_sub(before),
@@ -251,6 +254,20 @@ impl Maintenance for MaintenanceService {
         // Deleted records are forgotten once the other nodes have the record.
         Ok(Response::new(proto::ForgetResponse { counter, freed_tombstones: 0 }))
     }
+}
+
+/// ST26, SR60: a compaction up to a certain revision stopped at what the store keeps for now.
+fn keeps(reading: &Reading, floor: u64) -> Status {
+    let forgotten = match floor {
+        0 => "no revision is forgotten".to_owned(),
+        floor => format!("revisions up to {} are forgotten", reading.printed(floor)),
+    };
+    let message = format!(
+        "{forgotten}; the store keeps the next one for now: it was current in the last 5 minutes, or a node that was \
+         heard in the last 24 hours lacks it"
+    );
+    let why = Why::Invalid(proto::Invalid { field: "revision".to_owned() });
+    refusal(Code::FailedPrecondition, message, None, why)
 }
 
 /// ST72: one line for each alarm, whatever its text quotes.

@@ -140,10 +140,30 @@ async fn st44_a_compaction_forgets_what_no_list_may_still_read() {
     let mut maintenance = served.maintenance_as(Some(LOCAL)).await;
     let request = proto::CompactRequest { revision: first.revision.clone(), shrink: false };
     // ST26: both revisions are younger than 5 minutes.
-    let compacted = maintenance.compact(request.clone()).await.unwrap().into_inner();
+    let kept = maintenance.compact(request.clone()).await.unwrap_err();
+    let why = violation(&kept, Code::FailedPrecondition);
+    assert!(why.message.starts_with("no revision is forgotten; the store keeps the next one"), "{why:?}");
+    let compacted = maintenance.compact(proto::CompactRequest::default()).await.unwrap().into_inner();
     assert_eq!(compacted.forgotten_revisions, 0);
     let ahead = proto::CompactRequest { revision: first.revision.replace("-1", "-9"), ..request.clone() };
     violation(&maintenance.compact(ahead).await.unwrap_err(), Code::InvalidArgument);
     let shrink = maintenance.compact(proto::CompactRequest { shrink: true, ..request }).await.unwrap_err();
     assert_eq!(shrink.code(), Code::Unimplemented);
+}
+
+#[tokio::test]
+async fn st44_a_compaction_that_stops_before_its_revision_is_refused_and_says_where() {
+    let served = serve_store(old_store(vec![put("a", "1")]), |_| {}).await;
+    let second = served.commit(vec![put("a", "2")]).await.revision;
+    let mut maintenance = served.maintenance_as(Some(LOCAL)).await;
+    let mut compact =
+        async |revision: String| maintenance.compact(proto::CompactRequest { revision, shrink: false }).await;
+    let kept = compact(second.clone()).await.unwrap_err();
+    let why = violation(&kept, Code::FailedPrecondition);
+    let first = second.replace("-2", "-1");
+    assert!(why.message.starts_with(&format!("revisions up to {first} are forgotten; the store")), "{why:?}");
+    // What is forgotten already is no error.
+    for revision in [first.replace("-1", "-0"), first.clone(), String::new()] {
+        assert_eq!(compact(revision).await.unwrap().into_inner().floor, first);
+    }
 }

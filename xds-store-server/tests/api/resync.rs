@@ -32,6 +32,13 @@ fn id(node: &Node) -> String {
     node.served.store.standing().borrow().head.node.clone()
 }
 
+/// Why the node forgets no revisions.
+async fn compaction(node: &Node) -> Status {
+    let mut client = node.served.maintenance_as(Some(LOCAL)).await;
+    let answered = timeout(WAIT, client.compact(proto::CompactRequest::default()));
+    answered.await.expect("a compaction does not wait for the snapshot").unwrap_err()
+}
+
 #[tokio::test]
 async fn sr19_sr20_a_node_whose_peers_forgot_what_it_lacks_takes_a_snapshot() {
     let (mut a, mut b) = (offline("a"), offline("b"));
@@ -77,7 +84,9 @@ async fn sr23_a_node_that_gets_no_snapshot_serves_its_records_read_only_until_it
     let mut client = b.served.store().await;
     let request = proto::ListRequest { without_payload: true, ..Default::default() };
     assert_eq!(client.list(request.clone()).await.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(compaction(&b).await.code(), Code::Unavailable);
     let reason = until(Condition::ReadOnly).await;
+    assert_eq!(compaction(&b).await.code(), Code::Unavailable);
     assert!(reason.contains("no peer has given it a snapshot for 300ms"), "{reason}");
     assert_eq!(client.list(request).await.unwrap().into_inner().records.len(), 1);
     let commit = proto::CommitRequest { changes: vec![put("early", "1")], ..Default::default() };
@@ -165,6 +174,7 @@ async fn sr24_sr58_a_new_node_waits_for_its_first_snapshot() {
     let request = proto::CommitRequest { changes: vec![put("early", "1")], ..Default::default() };
     let refused = client.commit(request).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
+    assert_eq!(compaction(&b).await.code(), Code::Unavailable);
     b.dial(&[&a]);
     converged(&[&a, &b], 1).await;
     b.commit("later", "1").await;

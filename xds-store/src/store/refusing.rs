@@ -35,6 +35,7 @@ impl Store {
         self.refuse_commits(&refused, actions);
         self.waiting = made;
         self.refuse_parked(&refused, actions);
+        self.compaction.refuse(&refused, actions);
         if self.head.is_joining {
             self.refuse_entries(&refused, actions);
         }
