@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use prost::Message;
 use xds_core::matching::SetError;
-use xds_core::{Constraints, Resource, VariantSet};
+use xds_core::{Constraints, Resource, ResourceError, VariantSet};
 use xds_proto::xds::store::v1 as proto;
 
 use super::refused::{Limit, RefusalCode, Refused, Violations};
 use super::rights::WriteAccess;
 use super::{authority, forget, region};
 use crate::authority::AUTHORITY_TYPE;
-use crate::content;
+use crate::content::{self, ContentError};
 use crate::forgotten::FORGOTTEN_TYPE;
 use crate::key::{KeyError, RecordKey, parse_id};
 use crate::phase::{Ceiling, PhaseStep, StepTime};
@@ -397,8 +397,12 @@ fn parse_put(id: &xds_core::VariantId, put: proto::Put) -> Result<Put, Wrong> {
     if lease.is_some() && expires_at.is_some() {
         return Err(Wrong::new("put.expires_at", "a record has either expires_at or a lease"));
     }
-    let resource = content::resource(id, &content)
-        .map_err(|error| Wrong::new(error.field(), format!("{}: {error}", error.field())))?;
+    let resource = content::resource(id, &content).map_err(|error| match error {
+        ContentError::Resource(ResourceError::TooLarge { size_bytes, limit_bytes, .. }) => {
+            Wrong::limit(error.field(), "bytes of a payload", limit_bytes, size_bytes)
+        }
+        error => Wrong::new(error.field(), format!("{}: {error}", error.field())),
+    })?;
     check_constraints(&id.constraints)?;
     let references = resource.named_resources().count();
     if references > REFERENCES.value {

@@ -1,4 +1,5 @@
 use prost_types::Duration;
+use xds_core::PAYLOAD_LIMIT_BYTES;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::{CommitLimits, Draft, RefusalCode};
 
@@ -86,6 +87,22 @@ fn st42_st66_what_exceeds_a_limit_is_refused_with_both_numbers_and_the_option() 
     ] {
         assert_eq!(limit(&parse(request)).value, value);
     }
+}
+
+#[test]
+fn st42_a_payload_above_the_limit_is_refused_with_the_limit_and_its_size() {
+    let found = PAYLOAD_LIMIT_BYTES + 1;
+    let refused = Draft::parse(of([put("a", "1"), put("b", &"x".repeat(found))]), "me".into()).unwrap_err();
+    let expected = proto::LimitExceeded {
+        limit: "bytes of a payload".into(),
+        value: PAYLOAD_LIMIT_BYTES as u64,
+        found: found as u64,
+        ..Default::default()
+    };
+    let [violation] = &refused.violations[..] else { panic!("{refused:?}") };
+    assert_eq!((refused.code, violation.change), (RefusalCode::ResourceExhausted, 1));
+    assert_eq!(violation.why, Some(proto::violation::Why::Limit(expected)));
+    Draft::parse(of([put("b", &"x".repeat(PAYLOAD_LIMIT_BYTES))]), "me".into()).unwrap();
 }
 
 #[test]
