@@ -280,7 +280,10 @@ impl Writer {
     }
 
     /// The next message, or a timeout when the machine or a compaction is due.
-    fn receive(&self, inbox: &mpsc::Receiver<Message>) -> Result<Message, RecvTimeoutError> {
+    fn receive(&mut self, inbox: &mpsc::Receiver<Message>) -> Result<Message, RecvTimeoutError> {
+        // ST41: a clock that was set back does not put this off.
+        self.compact_at = self.compact_at.min(now().saturating_add(self.compact_every));
+        self.live_at = self.live_at.map(|at| at.min(now().saturating_add(LIVE_EVERY)));
         // SV32: of two servers that start and make steps, at least one finds the other one alive.
         if self.live_at.is_some_and(|at| at <= now()) {
             return Err(RecvTimeoutError::Timeout);

@@ -21,6 +21,8 @@ use xds_store::store::{Event, Identity, Resynced, Staged, Store, Ticket};
 
 use driven::*;
 
+#[path = "resync/clock.rs"]
+mod clock;
 #[expect(dead_code, reason = "other tests use the rest")]
 mod driven;
 #[path = "resync/endless.rs"]

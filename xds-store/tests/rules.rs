@@ -14,6 +14,8 @@ mod cascades;
 mod ceilings;
 #[path = "rules/claims.rs"]
 mod claims;
+#[path = "rules/clock.rs"]
+mod clock;
 #[path = "rules/collecting.rs"]
 mod collecting;
 #[path = "rules/dangling.rs"]

@@ -1,7 +1,10 @@
 //! What the clock of the machine shows, and the time of the store that follows from it (ST41).
 
+use crate::time::SECOND;
+
 /// The time of a store never goes back. While the clock is behind it, because the clock was set back, the time goes on
-/// at half speed: what is due still happens, and the clock catches up.
+/// at half speed: what is due still happens, and the clock catches up. A clock that is set right again then jumps ahead,
+/// which is no time that passed.
 #[derive(Debug)]
 pub(super) struct Wall {
     shown: i64,
@@ -25,13 +28,14 @@ impl Wall {
 
     /// The clock shows this, and the store has acted on `least` before: the time of the store.
     pub(super) fn show(&mut self, shown: i64, least: i64) -> i64 {
-        let passed = shown.saturating_sub(self.shown).max(0);
+        let passed = shown.saturating_sub(self.shown).clamp(0, STEP);
         let time = self.time.saturating_add(passed / 2);
         (self.shown, self.time) = (shown, shown.max(time).max(least));
         self.time
     }
 
-    /// What the clock shows when the time of the store is this.
+    /// What the clock shows when the time of the store is this. While the clock is behind, at most [`STEP`] from now, so
+    /// that a jump of the clock is told from time that passed.
     pub(super) fn at(&self, time: i64) -> i64 {
         if self.time <= self.shown {
             return time;
@@ -39,9 +43,13 @@ impl Wall {
         let left = time.saturating_sub(self.time).max(0);
         let caught_up_at = self.time.saturating_mul(2).saturating_sub(self.shown);
         // From there on both are the same.
-        if time > caught_up_at { time } else { self.shown.saturating_add(left.saturating_mul(2)) }
+        let at = if time > caught_up_at { time } else { self.shown.saturating_add(left.saturating_mul(2)) };
+        at.min(self.shown.saturating_add(STEP))
     }
 }
+
+/// The most that the clock goes ahead between two steps of the machine while it is behind the time of the store.
+const STEP: i64 = 60 * SECOND;
 
 #[cfg(test)]
 mod tests {
@@ -59,5 +67,23 @@ mod tests {
         }
         // Another server of the store was ahead.
         assert_eq!((wall.show(1201, 2000), wall.at(2001)), (2000, 1203));
+    }
+
+    #[test]
+    fn st41_a_clock_that_is_set_right_again_takes_the_time_ahead_by_half_a_step_at_most() {
+        let year = 365 * 24 * 3600 * SECOND;
+        let mut wall = Wall::new(2 * year);
+        for _ in 0..3 {
+            assert!(wall.show(year, 0) <= 2 * year + 3 * STEP / 2);
+            assert!(wall.show(2 * year, 0) <= 2 * year + 3 * STEP / 2);
+        }
+        // The machine is called often enough for the half of the time that passes.
+        wall.show(year, 0);
+        let before = wall.time();
+        while wall.shown() < year + 3600 * SECOND {
+            let next = wall.at(3 * year);
+            wall.show(next, 0);
+        }
+        assert_eq!(wall.time(), before + 1800 * SECOND);
     }
 }
