@@ -194,31 +194,45 @@ impl PeerCredentials {
     }
 }
 
-/// Resolves the names until nobody needs the addresses. A name that cannot be resolved keeps the addresses
-/// that it had.
+/// The addresses that the names of `--peer-dns` had when they were resolved last.
+#[derive(Debug, Default)]
+struct KnownAddresses(BTreeMap<String, Vec<SocketAddr>>);
+
+impl KnownAddresses {
+    /// SR2: a name that cannot be resolved, or has no addresses, keeps those that it had.
+    fn take(&mut self, name: &str, found: io::Result<Vec<SocketAddr>>) {
+        match found {
+            Ok(found) if !found.is_empty() => drop(self.0.insert(name.to_owned(), found)),
+            Ok(_) => warn!(name, "--peer-dns: the name has no addresses; those that it had stay in use"),
+            Err(error) => {
+                warn!(name, %error, "--peer-dns: cannot resolve the name; the addresses that it had stay in use");
+            }
+        }
+    }
+
+    /// A peer for each address: the URL of its name, and its socket.
+    fn peers(&self) -> BTreeMap<String, (String, SocketAddr)> {
+        let of_name = |(name, sockets): (&String, &Vec<SocketAddr>)| {
+            let peer = |socket: &SocketAddr| (format!("{name} ({})", socket.ip()), (name.clone(), *socket));
+            sockets.iter().map(peer).collect::<Vec<_>>()
+        };
+        self.0.iter().flat_map(of_name).collect()
+    }
+}
+
+/// Resolves the names until nobody needs the addresses.
 async fn resolve(
     names: Vec<String>,
     listed: Vec<String>,
     connector: Arc<PeersConnector>,
     sender: watch::Sender<Vec<String>>,
 ) {
-    let mut known: BTreeMap<String, Vec<SocketAddr>> = BTreeMap::new();
+    let mut known = KnownAddresses::default();
     while !sender.is_closed() {
         for name in &names {
-            match lookup_host(authority(name)).await.map(|found| found.collect::<Vec<_>>()) {
-                Ok(found) if !found.is_empty() => drop(known.insert(name.clone(), found)),
-                Ok(_) => warn!(name, "--peer-dns: the name has no addresses; those that it had stay in use"),
-                Err(error) => {
-                    warn!(name, %error, "--peer-dns: cannot resolve the name; the addresses that it had stay in use");
-                }
-            }
+            known.take(name, lookup_host(authority(name)).await.map(Iterator::collect));
         }
-        let of_names = |(name, sockets): (&String, &Vec<SocketAddr>)| {
-            let address =
-                |socket: &SocketAddr| (format!("{name} ({})", socket.ip()), (name.clone(), *socket));
-            sockets.iter().map(address).collect::<Vec<_>>()
-        };
-        let resolved: BTreeMap<_, _> = known.iter().flat_map(of_names).collect();
+        let resolved = known.peers();
         let mut addresses: Vec<_> = listed.iter().chain(resolved.keys()).cloned().collect();
         addresses.sort_unstable();
         *connector.resolved.lock().unwrap_or_else(PoisonError::into_inner) = resolved;
@@ -302,8 +316,38 @@ mod tests {
         assert!(credentials.token("https://b:1").unwrap_err().contains("No such file"));
     }
 
+    #[test]
+    fn sr2_an_address_that_resolved_is_kept_while_its_name_stops_resolving_and_goes_when_it_changes() {
+        let sockets = |hosts: &[&str]| -> Vec<SocketAddr> {
+            hosts.iter().map(|host| format!("{host}:7000").parse().unwrap()).collect()
+        };
+        let url = |host: &str| format!("http://nodes.example:7000 ({host})");
+        let mut known = KnownAddresses::default();
+        let mut after = |found: io::Result<Vec<SocketAddr>>| {
+            known.take("http://nodes.example:7000", found);
+            known.peers().into_keys().collect::<Vec<_>>()
+        };
+        let fails = || Err(io::Error::other("SERVFAIL"));
+        assert!(after(fails()).is_empty());
+        let both = [url("10.0.0.1"), url("10.0.0.2")];
+        assert_eq!(after(Ok(sockets(&["10.0.0.2", "10.0.0.1"]))), both);
+        // Neither an outage of DNS nor an answer without addresses takes a peer away.
+        assert_eq!(after(fails()), both);
+        assert_eq!(after(Ok(Vec::new())), both);
+        assert_eq!(after(fails()), both);
+        // An answer replaces them: one node moved, and the other one is as before.
+        assert_eq!(after(Ok(sockets(&["10.0.0.3", "10.0.0.1"]))), [url("10.0.0.1"), url("10.0.0.3")]);
+        // Each name counts alone.
+        known.take("http://others.example:1", Ok(vec!["10.1.0.1:1".parse().unwrap()]));
+        known.take("http://nodes.example:7000", fails());
+        let peers = known.peers();
+        assert_eq!(peers.len(), 3);
+        let moved = ("http://nodes.example:7000".to_owned(), "10.0.0.3:7000".parse().unwrap());
+        assert_eq!(peers[&url("10.0.0.3")], moved);
+    }
+
     #[tokio::test]
-    async fn sr2_a_name_has_a_peer_for_each_address_and_keeps_them_when_it_cannot_be_resolved() {
+    async fn sr2_a_name_has_a_peer_for_each_address_and_one_that_never_resolved_has_none() {
         let connector = Arc::new(PeersConnector::new(PeerCredentials::default()));
         let (sender, mut addresses) = watch::channel(Vec::new());
         let names = vec!["http://localhost:9".to_owned(), "http://does-not-exist.invalid:9".to_owned()];
