@@ -77,6 +77,8 @@ pub(super) struct Port {
     is_insecure: bool,
     tls: Option<Arc<Tls>>,
     policy: Option<Arc<PolicyFile>>,
+    /// For the API of a store, instead of `policy`.
+    api_policy: Option<Arc<PolicyFile>>,
     /// Tasks that read files again while the port is open.
     followers: JoinSet<()>,
 }
@@ -88,7 +90,7 @@ impl Listen {
         let (tls, policy) = self.read().map_err(Failure::Security)?;
         let listener = listen(address).map_err(|error| Failure::Listen { address, error })?;
         let is_insecure = self.insecure;
-        Ok(Port { listener, address, is_insecure, tls, policy, followers: JoinSet::new() })
+        Ok(Port { listener, address, is_insecure, tls, policy, api_policy: None, followers: JoinSet::new() })
     }
 
     fn read(&self) -> Result<Files, ListenError> {
@@ -106,6 +108,16 @@ impl Listen {
 }
 
 impl Port {
+    /// The same with a policy for the API of a store alone.
+    pub(super) fn with_api_policy(self, api_policy: Option<Arc<PolicyFile>>) -> Self {
+        Self { api_policy, ..self }
+    }
+
+    /// The policy for the API of a store alone.
+    pub(super) fn api_policy(&self) -> Option<Arc<PolicyFile>> {
+        self.api_policy.clone()
+    }
+
     /// Sets the policy of the server, if there is one, and lowers its limit of connections to the
     /// number of file descriptors.
     pub(super) fn apply(&self, config: &mut ServerConfig) {
@@ -137,15 +149,17 @@ impl Port {
     }
 
     /// The access to the admin port from other machines; `None` without TLS or without a policy,
-    /// because nothing could identify the clients then.
+    /// because nothing could identify the clients then. Without `--policy`, that of the API lets
+    /// inspect, which rules for tokens do not: they are for gRPC.
     pub(super) fn remote_access(&self) -> Option<RemoteAccess> {
-        let authorizer = Arc::clone(self.policy.as_ref()?) as Arc<_>;
+        let authorizer = Arc::clone(self.policy.as_ref().or(self.api_policy.as_ref())?) as Arc<_>;
         Some(RemoteAccess { tls: Arc::clone(self.tls.as_ref()?), authorizer })
     }
 
     /// The rights in the store; `None` without a policy.
     pub(super) fn store_authorizer(&self) -> Option<Arc<dyn StoreAuthorizer>> {
-        self.policy.clone().map(|policy| policy as Arc<_>)
+        let policy = self.api_policy.as_ref().or(self.policy.as_ref());
+        policy.map(|policy| Arc::clone(policy) as Arc<_>)
     }
 
     /// Serves until `shutdown` is done.
@@ -154,8 +168,8 @@ impl Port {
         server: Server,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), Failure> {
-        let Self { listener, tls, policy, mut followers, .. } = self;
-        if let Some(policy) = policy {
+        let Self { listener, tls, policy, api_policy, mut followers, .. } = self;
+        for policy in [policy, api_policy].into_iter().flatten() {
             followers.spawn(policy.follow(READ_AGAIN));
         }
         let served = match tls {

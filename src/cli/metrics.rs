@@ -225,6 +225,7 @@ pub(super) struct Sources {
     kubernetes: Option<Arc<Reloads>>,
     tls: Option<Arc<Tls>>,
     policy: Option<Arc<PolicyFile>>,
+    api_policy: Option<Arc<PolicyFile>>,
     tokens: Option<Arc<Reloads>>,
 }
 
@@ -234,12 +235,12 @@ impl Sources {
         kubernetes: Option<Arc<Reloads>>,
         (tls, policy): Files,
     ) -> Self {
-        Self { folder, kubernetes, tls, policy, tokens: None }
+        Self { folder, kubernetes, tls, policy, api_policy: None, tokens: None }
     }
 
-    /// The same with the tokens of the API of a store.
-    pub(super) fn with_tokens(self, tokens: Option<Arc<Reloads>>) -> Self {
-        Self { tokens, ..self }
+    /// The same with the tokens of the API of a store, and the policy for it alone.
+    pub(super) fn with_api(self, tokens: Option<Arc<Reloads>>, api_policy: Option<Arc<PolicyFile>>) -> Self {
+        Self { tokens, api_policy, ..self }
     }
 
     /// The certificates of the server, if it has any.
@@ -249,12 +250,13 @@ impl Sources {
 
     /// All of them, with their names.
     pub(super) fn all(&self) -> Vec<(&'static str, &Arc<Reloads>)> {
-        let Self { folder, kubernetes, tls, policy, tokens } = self;
+        let Self { folder, kubernetes, tls, policy, api_policy, tokens } = self;
         let all = [
             ("folder", folder.as_ref()),
             ("kubernetes", kubernetes.as_ref()),
             ("certificates", tls.as_deref().map(Tls::reloads)),
             ("policy", policy.as_deref().map(|policy| &policy.reloads)),
+            ("api_policy", api_policy.as_deref().map(|policy| &policy.reloads)),
             ("tokens", tokens.as_ref()),
         ];
         all.into_iter().filter_map(|(source, reloads)| Some((source, reloads?))).collect()

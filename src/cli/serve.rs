@@ -280,7 +280,8 @@ impl Serve {
         (hangups, stop, log): (Hangups, Option<Stop>, &Telemetry),
     ) -> Result<(), Failure> {
         // Open both ports before any task starts, so that an invalid option ends the program at once.
-        let port = self.listen.open().await?;
+        let for_api = self.store.api.policy().map_err(|error| Failure::Security(error.into()))?;
+        let port = self.listen.open().await?.with_api_policy(for_api);
         let bound_to = port.listener.local_addr().map_err(Failure::System)?;
         let admin = self.admin.open(&port).await?;
         let access = store.as_ref().map(|store| store.access(&self.store, port.store_authorizer()));
@@ -318,7 +319,7 @@ impl Serve {
         let reloads = folder.as_ref().map(|served| Arc::clone(served.folder.reloads()));
         let of_kubernetes = kubernetes.as_ref().map(ServedKubernetes::reloads);
         let tokens = access.as_ref().and_then(|access| access.reloads());
-        let sources = Sources::new(reloads, of_kubernetes, port.files()).with_tokens(tokens);
+        let sources = Sources::new(reloads, of_kubernetes, port.files()).with_api(tokens, port.api_policy());
         let warnings = folder.as_ref().map(|served| Arc::clone(served.folder.standing_warnings()));
         let watch = folder.map(|served| tokio::spawn(served.folder.watch(served.cache)));
         let following = kubernetes.map(|kubernetes| tokio::spawn(kubernetes.watch(Arc::clone(&cache))));

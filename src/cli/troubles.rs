@@ -108,7 +108,7 @@ fn refused(source: &'static str, reloads: &Reloads) -> Option<Trouble> {
             cure: "Correct the file, or restore it.".into(),
             ..Trouble::error(
                 match source {
-                    "policy" => "policy_refused",
+                    "policy" | "api_policy" => "policy_refused",
                     "tokens" => "tokens_refused",
                     _ => "certificates_refused",
                 },
@@ -231,7 +231,7 @@ mod tests {
             assert_eq!((&*troubles[0].detail, troubles[0].severity), ("a.yaml:1:1: no", Severity::Error));
             troubles[0].kind
         };
-        let kinds = ["folder", "policy", "tokens", "certificates"].map(kind);
+        let kinds = ["folder", "api_policy", "tokens", "certificates"].map(kind);
         assert_eq!(kinds, ["folder_refused", "policy_refused", "tokens_refused", "certificates_refused"]);
         reloads.on_isolated(2, "a.yaml:1:1: no".into(), false);
         let isolated = of_source("folder", &reloads);

@@ -123,6 +123,80 @@ const SHOP_POLICY: &str = "rules:
 ";
 
 #[test]
+fn st52_tokens_have_a_policy_of_their_own_while_nobody_has_a_client_certificate() {
+    let stored = Stored::unserved("api-policy");
+    Ca::new(&stored).sign("server", SanType::DnsName("localhost".try_into().unwrap()));
+    stored.write("policy.yaml", TOKEN_POLICY);
+    stored.write("tokens", "shop token-of-the-shop-1\ndesk token-of-the-desk-1\n");
+    let closed = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    fs::set_permissions(stored.path("tokens"), closed).unwrap();
+    for client in ["shop", "desk"] {
+        stored.write(client, format!("token-of-the-{client}-1\n"));
+    }
+    let files = ["server.pem", "server.key", "policy.yaml", "tokens"].map(|file| stored.path(file));
+    let [cert, key, policy, tokens] = &files;
+    let tls = ["--listen-cert", cert, "--listen-key", key, "--admin", "0.0.0.0:0"];
+    let stored = serve(stored, &[&tls[..], &["--api-policy", policy, "--token-file", tokens]].concat());
+    let port = stored.server.admin.rsplit(':').next().unwrap();
+    let of = |client: &str| {
+        format!("--server https://localhost:{port} --ca ca.pem --token-file {client} --timeout 10")
+    };
+    stored.write("a.yaml", cluster("a", 1));
+    stored.ok(&format!("put a.yaml {}", of("shop")));
+    let (code, error) = stored.fails(&format!("put a.yaml {}", of("desk")));
+    assert!(code == 1 && error.contains("it lacks the right `write`"), "{error}");
+    stored.ok(&format!("store status {}", of("desk")));
+    let (code, error) = stored.fails(&format!("store status {}", of("shop")));
+    assert!(code == 1 && error.contains("needs the right to inspect"), "{error}");
+    // The policy is not for clients of xDS.
+    let (_, xds) = stored.server.address.rsplit_once(':').unwrap();
+    let mut watch = xds_watch(&stored, xds);
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(watch.stdout.take().unwrap()));
+    assert!(lines.next().unwrap().unwrap().contains("\"a\""));
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    // It is read again when it changes.
+    stored.write("policy.yaml", TOKEN_POLICY.replace("token:desk", "token:nobody"));
+    let start = std::time::Instant::now();
+    while stored.run(&format!("store status {}", of("desk"))).status.success() {
+        assert!(start.elapsed() < SOON, "the old policy stays in use");
+    }
+}
+
+/// A client of xDS without a certificate.
+fn xds_watch(stored: &Stored, port: &str) -> std::process::Child {
+    let server = format!("https://localhost:{port}");
+    let mut watch = xds();
+    watch.current_dir(&stored.0.0).args(["watch", "--server", &server, "--ca", "ca.pem"]);
+    watch.args(["--format", "json", "CDS"]).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+#[test]
+fn st52_a_policy_for_the_api_that_cannot_be_used_ends_the_start_with_its_reason() {
+    let stored = Stored::unserved("api-policy-wrong");
+    stored.write("policy.yaml", "rules: []\n");
+    let serve = |options: &str| stored.fails(&format!("serve --listen 127.0.0.1:0 {options}"));
+    let (code, error) = serve("--store data --api-policy policy.yaml");
+    assert!(code == 2 && error.contains("policy.yaml") && error.contains("has no rule"), "{error}");
+    let (code, error) = serve("--store data --api-policy none.yaml");
+    assert!(code == 1 && error.contains("cannot read the policy none.yaml"), "{error}");
+    stored.write("config/a.yaml", cluster("a", 1));
+    let (code, error) = serve("config --api-policy policy.yaml");
+    assert!(code == 2 && error.contains("--store"), "{error}");
+    // One for the clients of xDS still needs certificates: without any, it would refuse all of them.
+    let (code, error) = serve("--store data --policy policy.yaml");
+    assert!(code == 2 && error.contains("--listen-client-ca"), "{error}");
+}
+
+const TOKEN_POLICY: &str = "rules:
+- client: token:shop
+  read: [{ types: [CDS], names: ['*'] }]
+  write: [{ types: [CDS], names: ['*'] }]
+- client: token:desk
+  inspect: true
+";
+
+#[test]
 fn a_server_without_an_admin_port_has_no_api() {
     let stored = Stored::unserved("no-admin");
     let mut serve = xds();

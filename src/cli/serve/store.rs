@@ -69,7 +69,7 @@ pub(super) struct StoreOptions {
     #[command(flatten)]
     limits: StoreLimits,
     #[command(flatten)]
-    api: ApiOptions,
+    pub(super) api: ApiOptions,
     #[command(flatten)]
     sealing: SealOptions,
     #[command(flatten)]

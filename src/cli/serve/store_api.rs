@@ -16,6 +16,7 @@ use xds_store_server::{
 };
 
 use super::count;
+use crate::cli::policy::{PolicyError, PolicyFile};
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Store")]
@@ -24,11 +25,18 @@ pub(super) struct ApiOptions {
     /// than its owner and group
     ///
     /// A client presents its token as `authorization: Bearer TOKEN`. What it may do is in the
-    /// --policy, under `client: token:NAME`; without a policy a token may do everything. The file is
-    /// read again when it changes: to revoke a token, remove its line. If the file is missing or has an
+    /// --api-policy or --policy, under `client: token:NAME`; without a policy a token may do everything. The
+    /// file is read again when it changes: to revoke a token, remove its line. If the file is missing or has an
     /// error, the last good tokens stay in use.
     #[arg(long, value_name = "FILE", requires = "store")]
     token_file: Option<PathBuf>,
+    /// Which clients of the store's API may do what (YAML, as for --policy), instead of the --policy
+    ///
+    /// It needs no client certificates: its rules may all be for tokens, and the clients of --listen read as
+    /// without it. With --listen-cert, it also lets other machines use the --admin port. It is read again
+    /// when it changes.
+    #[arg(long, value_name = "FILE", requires = "store")]
+    api_policy: Option<PathBuf>,
     /// How many watches of the store may be open; more are refused with RESOURCE_EXHAUSTED. One client
     /// may have a quarter of them
     #[arg(long, value_name = "WATCHES", default_value = "1000", value_parser = count)]
@@ -56,6 +64,11 @@ pub(super) struct ApiAccess {
 }
 
 impl ApiOptions {
+    /// The policy for the API alone; `None` without one.
+    pub(super) fn policy(&self) -> Result<Option<Arc<PolicyFile>>, PolicyError> {
+        self.api_policy.as_deref().map(PolicyFile::open).transpose()
+    }
+
     /// # Errors
     /// See [`TokenError`].
     pub(super) fn open(
