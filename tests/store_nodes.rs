@@ -35,6 +35,8 @@ mod regions;
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "binary/running.rs"]
 mod running;
+#[path = "store_nodes/tls.rs"]
+mod tls;
 #[path = "store_nodes/writers.rs"]
 mod writers;
 

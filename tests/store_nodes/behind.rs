@@ -15,7 +15,7 @@ use super::regions::Said;
 use super::*;
 
 /// A store in the folder of a node, which no process serves.
-fn offline(node: &Node, name: &str) -> Offline<RedbEngine> {
+pub(super) fn offline(node: &Node, name: &str) -> Offline<RedbEngine> {
     let folder = node.scratch.path("store");
     fs::create_dir_all(&folder).unwrap();
     let mut engine = RedbEngine::open(&folder.join("store.redb")).unwrap();
