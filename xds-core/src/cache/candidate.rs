@@ -300,6 +300,8 @@ impl Fork<'_> {
 }
 
 #[cfg(test)]
+mod late_nack_tests;
+#[cfg(test)]
 mod random_tests;
 #[cfg(test)]
 mod tests;

@@ -23,6 +23,17 @@ pub(super) struct InFlight {
     last_answered: Option<Nonce>,
     /// Whether the contents of some unanswered responses were dropped.
     is_overfull: bool,
+    /// What the client ACKed while it tries a candidate; `None` while it tries none.
+    tried: Option<Box<Tried>>,
+}
+
+/// Responses that a client ACKed while it tries a candidate. A NACK of one takes its ACK back (S8d).
+#[derive(Debug)]
+struct Tried {
+    /// Responses up to this one are older than the candidate.
+    after: Option<Nonce>,
+    /// In the order of their nonces.
+    acked: VecDeque<Sent>,
 }
 
 /// A response that was sent.
@@ -208,6 +219,53 @@ impl InFlight {
         self.sent.remove(at)
     }
 
+    /// S8d: the client tries a candidate from now on, or none.
+    pub(super) fn enter(&mut self, is_candidate: bool) {
+        let after = self.last;
+        self.tried = is_candidate.then(|| Box::new(Tried { after, acked: VecDeque::new() }));
+    }
+
+    /// S8d: keeps a response that the client ACKed, if it tries a candidate.
+    pub(super) fn keep_acked(&mut self, sent: Sent) {
+        let Some(tried) = self.tried.as_deref_mut().filter(|tried| Some(sent.nonce) > tried.after) else {
+            return;
+        };
+        let at = tried.acked.partition_point(|before| before.nonce < sent.nonce);
+        tried.acked.insert(at, sent);
+        if tried.acked.len() > ACKED_REMEMBERED {
+            tried.acked.pop_front();
+        }
+    }
+
+    /// S8d: no ACK is taken back any more.
+    pub(super) fn forget_acked(&mut self) {
+        self.tried.iter_mut().for_each(|tried| tried.acked.clear());
+    }
+
+    /// S8d: takes the response with this nonce, which the client ACKed before it rejects it. What later
+    /// responses have is left to their answers; `rejected` are names in those that it rejected. `None` if
+    /// nothing is left.
+    pub(super) fn take_back(&mut self, nonce: Nonce, rejected: &BTreeSet<ResourceName>) -> Option<Sent> {
+        let acked = &mut self.tried.as_deref_mut()?.acked;
+        let at = acked.binary_search_by_key(&nonce, |sent| sent.nonce).ok()?;
+        let mut sent = acked.remove(at)?;
+        let later: Vec<_> = acked.iter().chain(&self.sent).filter(|later| later.nonce > nonce).collect();
+        if matches!(sent.contents, ResponseContents::FullState) {
+            let is_full = |later: &&Sent| matches!(later.contents, ResponseContents::FullState);
+            return (!later.iter().any(is_full)).then_some(sent);
+        }
+        let is_left = |key: &&ResourceKey| {
+            !rejected.contains(&key.name) && !later.iter().any(|later| later.contents.covers(key))
+        };
+        let own: BTreeSet<_> = sent.contents.keys().filter(is_left).cloned().collect();
+        if own.is_empty() {
+            return None;
+        }
+        sent.contents = ResponseContents::Resources { shared: None, own };
+        sent.alone.take_if(|alone| sent.contents.of_name(alone.name()).next().is_none());
+        Some(sent)
+    }
+
     /// The client will not answer what was sent. Returns whether there was anything.
     pub(super) fn forget_sent(&mut self) -> bool {
         let had_any = !self.sent.is_empty();
@@ -218,3 +276,5 @@ impl InFlight {
 
 /// The largest number of unanswered responses of one type; older ones count as superseded.
 const IN_FLIGHT_REMEMBERED: usize = 64;
+/// The largest number of ACKed responses of one type whose ACK the client may take back (S8d).
+const ACKED_REMEMBERED: usize = 16;

@@ -81,6 +81,12 @@ impl Responses {
         let about = self.rejections.drop_parts();
         self.next_brings.extend(&about);
         self.in_flight.sent_mut().for_each(|sent| sent.extra_mut().is_before_switch = true);
+        self.in_flight.forget_acked();
+    }
+
+    /// S8d: the client tries a candidate from now on, or none.
+    pub(super) fn enter(&mut self, is_candidate: bool) {
+        self.in_flight.enter(is_candidate);
     }
 
     fn brings(&mut self, revision: Revision) -> Spans {
@@ -252,18 +258,23 @@ impl Responses {
 
     /// Records an ACK. Returns whether the nonce was one of an unanswered response.
     pub(super) fn on_ack(&mut self, nonce: Nonce, known: &KnownType) -> bool {
-        let Some(Sent { contents, makes_room, .. }) = self.in_flight.answered(nonce) else { return false };
+        let Some(sent) = self.in_flight.answered(nonce) else { return false };
         self.has_news = true;
-        self.rejections.on_ack(nonce, &contents, known.acks_repeats);
-        if makes_room && known.conflicts {
+        self.rejections.on_ack(nonce, &sent.contents, known.acks_repeats);
+        if sent.makes_room && known.conflicts {
             self.rejections.on_room(nonce);
         }
+        self.in_flight.keep_acked(sent);
         true
     }
 
-    /// Records a NACK. `None` when the nonce is not one of an unanswered response.
+    /// Records a NACK. `None` when the nonce is not one of an unanswered response, or of one whose ACK
+    /// the client may take back (S8d).
     pub(super) fn on_nack(&mut self, answer: &Answer<'_>) -> Option<NackOf> {
-        let mut sent = self.in_flight.answered(answer.nonce)?;
+        let mut sent = match self.in_flight.answered(answer.nonce) {
+            Some(sent) => sent,
+            None => self.take_back(answer.nonce)?,
+        };
         self.has_news = true;
         if sent.extra.as_ref().is_some_and(|extra| extra.is_before_switch) {
             self.next_brings.extend(&sent.brings);
@@ -279,6 +290,14 @@ impl Responses {
             self.rejections.on_room(answer.nonce);
         }
         Some(of)
+    }
+
+    /// S8d: the client takes the ACK of the response with this nonce back.
+    fn take_back(&mut self, nonce: Nonce) -> Option<Sent> {
+        let rejected = self.rejections.keys().map(|key| key.name.clone()).collect();
+        let is_full = |sent: &Sent| matches!(sent.contents, ResponseContents::FullState);
+        let has_full = self.rejections.have_full_state();
+        self.in_flight.take_back(nonce, &rejected).filter(|sent| !(has_full && is_full(sent)))
     }
 
     /// S6f: decides which rejections count now. `is_withholding`: removals of the type are withheld.

@@ -240,6 +240,7 @@ impl Stream {
         let mut state = TypeState::new(terms, derived.clone());
         let excluded = self.watch.cache().read(|snapshot| snapshot.excluded.clone());
         state.subscription = std::mem::take(&mut state.subscription).without(excluded);
+        state.responses.enter(self.view != ViewId::STABLE);
         Ok((self.entries.add(state), true))
     }
 

@@ -17,7 +17,7 @@ use super::responses::Responses;
 use super::send_times::SendTimes;
 use super::terms::Terms;
 use super::waiting::Unknown;
-use crate::cache::{Snapshot, Spans, TypeSelection, Watch};
+use crate::cache::{Snapshot, Spans, TypeSelection, ViewId, Watch};
 use crate::name::{Nonce, ResourceName, Revision, Version};
 use crate::parameters::Parameters;
 use crate::protocol::Protocol;
@@ -152,6 +152,7 @@ impl TypeState {
 
     /// The stream sees another view, so its selection is in another class.
     pub(super) fn enter(&mut self, snapshot: &Snapshot) {
+        self.responses.enter(snapshot.view() != ViewId::STABLE);
         self.refreshed_at = Revision::ZERO;
         self.refresh(snapshot);
     }
@@ -263,7 +264,7 @@ impl TypeState {
     }
 
     /// Records an ACK or NACK. `None` when the nonce is not one of a response that waits for its
-    /// answer (D5). An ACK causes no response. After a NACK parts of the response are sent again (S6c).
+    /// answer (D5), and no NACK of one that was ACKed while the client tries a candidate (S8d). An ACK causes no response. After a NACK parts of the response are sent again (S6c).
     pub(super) fn record_answer(
         &mut self,
         now: Duration,
@@ -275,7 +276,12 @@ impl TypeState {
             let is_known = self.responses.on_ack(nonce, &known);
             return is_known.then_some(Verdict::Acked { type_url, nonce });
         };
+        let is_first_answer = self.responses.in_flight().has_nonce(nonce);
         let of = self.responses.on_nack(&Answer { nonce, detail: &detail, now, conflicts: known.conflicts });
+        if of.is_some() && !is_first_answer {
+            // S8d: what counted as accepted may not be in use, and what it replaced may be (S33).
+            self.holding.forget_clean();
+        }
         self.forget_uncovered();
         let nacked = |of| Verdict::Nacked { type_url, nonce, detail, is_repeat: of == NackOf::Repeat };
         of.map(nacked)
