@@ -225,6 +225,11 @@ impl InFlight {
         self.tried = is_candidate.then(|| Box::new(Tried { after, acked: VecDeque::new() }));
     }
 
+    /// S8d: whether ACKs may be taken back.
+    pub(super) fn keeps_acked(&self) -> bool {
+        self.tried.is_some()
+    }
+
     /// S8d: keeps a response that the client ACKed, if it tries a candidate.
     pub(super) fn keep_acked(&mut self, sent: Sent) {
         let Some(tried) = self.tried.as_deref_mut().filter(|tried| Some(sent.nonce) > tried.after) else {

@@ -147,6 +147,16 @@ impl Rejections {
         self.tidy();
     }
 
+    /// The revisions that a part or a resend with this nonce is about; none for another response.
+    pub(super) fn about_part(&self, nonce: Nonce) -> Spans {
+        let splits = self.splits().filter(|split| split.has_sent(nonce)).map(|split| &split.nack);
+        let alone = self.0.iter().flat_map(|of| of.alone.values());
+        let alone = alone.filter(|alone| alone.is_resent_in(nonce)).map(|alone| &alone.nack);
+        let mut about = Spans::default();
+        splits.chain(alone).for_each(|nack| about.extend(&nack.about));
+        about
+    }
+
     /// S6e: a response that removed or changed something was answered.
     pub(super) fn on_room(&mut self, nonce: Nonce) {
         for alone in self.0.iter_mut().flat_map(|of| of.alone.values_mut()) {

@@ -258,8 +258,12 @@ impl Responses {
 
     /// Records an ACK. Returns whether the nonce was one of an unanswered response.
     pub(super) fn on_ack(&mut self, nonce: Nonce, known: &KnownType) -> bool {
-        let Some(sent) = self.in_flight.answered(nonce) else { return false };
+        let Some(mut sent) = self.in_flight.answered(nonce) else { return false };
         self.has_news = true;
+        if self.in_flight.keeps_acked() {
+            // S8d: if the client rejects a part after its ACK, that is about what the part is about.
+            sent.brings.extend(&self.rejections.about_part(nonce));
+        }
         self.rejections.on_ack(nonce, &sent.contents, known.acks_repeats);
         if sent.makes_room && known.conflicts {
             self.rejections.on_room(nonce);

@@ -80,3 +80,98 @@ fn s8d_sotw_a_nack_takes_the_ack_of_its_nonce_back() {
         assert_eq!((client.sent(), outcome(&candidate)), (String::new(), "bad: c".into()), "{type_name}");
     }
 }
+
+/// As after a NACK that came first: the parts show what is bad.
+#[test]
+fn s8d_s6c_what_was_acked_among_others_is_sent_again_in_parts() {
+    let cache = Cache::new();
+    commit(&cache, "EDS c=1 d=1");
+    let mut client = delta(&cache, "EDS", "c d");
+    let candidate = begin(&cache, "EDS c=2 d=2");
+    assert_eq!(client.sent(), "n2 EDS c=2 d=2");
+    client.ack("EDS", "2");
+    client.nack("EDS", "2");
+    assert_eq!((client.sent(), outcome(&candidate)), ("n3 EDS c=2".into(), "splitting".into()));
+    client.ack("EDS", "3");
+    assert_eq!((client.sent(), outcome(&candidate)), ("n4 EDS d=2".into(), "splitting".into()));
+    client.nack("EDS", "4");
+    assert_eq!((client.sent(), outcome(&candidate)), (String::new(), "bad: d".into()));
+    // Also a part may be rejected after its ACK.
+    client.nack("EDS", "3");
+    client.sent();
+    assert_eq!(outcome(&candidate), "bad: c d");
+}
+
+/// What a later response has is left to the answer of that.
+#[test]
+fn s8d_a_later_response_with_the_name_decides() {
+    let cache = Cache::new();
+    commit(&cache, "CDS c=1; EDS c=1");
+    let mut client = delta(&cache, "EDS", "c d");
+    let candidate = begin(&cache, "EDS c=2 d=2");
+    assert_eq!(client.sent(), "n2 EDS c=2 d=2");
+    client.ack("EDS", "2");
+    client.ask("EDS", "-c");
+    client.sent();
+    client.ask("EDS", "c");
+    assert_eq!(client.sent(), "n3 EDS c=2");
+    client.ack("EDS", "3");
+    client.nack("EDS", "2");
+    assert_eq!((client.sent(), outcome(&candidate)), (String::new(), "bad: d".into()));
+}
+
+/// The answer to what all clients have is final, and so is that to what came before the candidate.
+#[test]
+fn s8d_without_a_candidate_the_first_answer_counts() {
+    let cache = Cache::new();
+    commit(&cache, "CDS c=1; EDS c=1");
+    let mut client = delta(&cache, "CDS", "*");
+    assert_eq!(client.nack("CDS", "1"), None);
+    let candidate = begin(&cache, "CDS c=2");
+    assert_eq!(client.sent(), "n2 CDS c=2");
+    assert_eq!(client.nack("CDS", "1"), None);
+    client.ack("CDS", "2");
+    candidate.promote().unwrap();
+    // It leaves the candidate, is woken, and sees the stable state.
+    assert_eq!([client.sent(), client.sent()], ["", ""]);
+    assert_eq!(client.nack("CDS", "2"), None);
+    assert_eq!(client.sent(), "");
+}
+
+/// A client that connects while the candidate is tried.
+#[test]
+fn s8d_the_first_responses_of_a_stream_may_be_rejected_late_too() {
+    let cache = Cache::new();
+    commit(&cache, "CDS c=1; EDS c=1");
+    let _first = delta(&cache, "CDS", "*");
+    let candidate = begin(&cache, "CDS c=2; EDS c=2");
+    drop(_first);
+    let mut client = delta(&cache, "CDS", "*");
+    client.ask("EDS", "c");
+    assert_eq!(client.sent(), "n2 EDS c=2");
+    client.ack("EDS", "2");
+    assert_eq!((client.sent(), outcome(&candidate)), (String::new(), "acked".into()));
+    client.nack("CDS", "1");
+    assert_eq!((client.sent(), outcome(&candidate)), (String::new(), "bad: c".into()));
+    client.nack("EDS", "2");
+    assert_eq!(client.sent(), "");
+}
+
+/// The server remembers the newest responses only.
+#[test]
+fn s8d_the_newest_16_acks_of_a_type_can_be_taken_back() {
+    let cache = Cache::new();
+    commit(&cache, "EDS c=1");
+    let mut client = delta(&cache, "EDS", "*");
+    let _candidate = begin(&cache, "EDS c=2");
+    assert_eq!(client.sent(), "n2 EDS c=2");
+    client.ack("EDS", "2");
+    for nonce in 3..=18 {
+        commit(&cache, &format!("EDS other{nonce}=1"));
+        client.sent();
+        client.ack("EDS", &nonce.to_string());
+    }
+    client.sent();
+    assert_eq!(client.nack("EDS", "2"), None);
+    assert!(client.nack("EDS", "3").is_some());
+}
