@@ -198,6 +198,10 @@ impl Writer {
             self.replicate_if_due(&mut actions);
             if now() >= self.compact_at && !is_stopping {
                 self.compact_at = now().saturating_add(self.compact_every);
+                if self.live_at.is_some() {
+                    // ST21: also without commits, and without a report of the engine.
+                    actions.extend(self.step(Event::Changed));
+                }
                 // ST44. Nobody waits for the answer.
                 let ticket = self.next_ticket();
                 actions.extend(self.step(Event::Compact(ticket, None)));
@@ -237,6 +241,7 @@ impl Writer {
                     }
                 }
             }
+            self.show_read_only();
             if self.store.has_lost_log() {
                 match self.load_again() {
                     Ok(()) => {
@@ -248,6 +253,16 @@ impl Writer {
                 }
                 self.send_standing();
             }
+        }
+    }
+
+    /// Shows that the store is read-only, if what it read of its engine made it so. After a write that failed,
+    /// readers know that already.
+    fn show_read_only(&mut self) {
+        let is_shown = self.standing.borrow().condition == Condition::ReadOnly;
+        if let Some(reason) = self.store.read_only().filter(|_| !is_shown) {
+            tracing::error!("the store is read-only: {reason}");
+            self.send_standing();
         }
     }
 

@@ -144,6 +144,7 @@ impl From<crate::stored::ReadError> for ReadError {
         match error {
             crate::stored::ReadError::Engine(error) => error.into(),
             crate::stored::ReadError::Damaged(damaged) => damaged.into(),
+            crate::stored::ReadError::Removed => Damaged { key: stored::HEAD.into() }.into(),
         }
     }
 }

@@ -29,6 +29,12 @@ pub(crate) enum ReadError {
     Engine(#[from] EngineError),
     #[error(transparent)]
     Damaged(#[from] Damaged),
+    /// ST21: the head is not there, so the rest need not be there either.
+    #[error(
+        "somebody removed the keys of the store from its engine, and clients keep what they have: restore a backup \
+         before the restart"
+    )]
+    Removed,
 }
 
 impl<'a> Stored<'a> {
@@ -101,7 +107,7 @@ impl<'a> Stored<'a> {
 
     /// The head with the revision of the engine that wrote it.
     pub(crate) fn head(&self) -> Result<(Head, crate::engine::EngineRevision), ReadError> {
-        let value = self.view()?.get(stored::HEAD)?.ok_or(Damaged { key: stored::HEAD.into() })?;
+        let value = self.view()?.get(stored::HEAD)?.ok_or(ReadError::Removed)?;
         Ok((checked::decode(stored::HEAD, value.bytes)?, value.revision))
     }
 

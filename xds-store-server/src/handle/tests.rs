@@ -1,3 +1,4 @@
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::time::SystemTime;
@@ -561,4 +562,41 @@ async fn st19_a_server_that_fell_behind_the_log_loads_the_store_again() {
     store.commit(put("d")).await.unwrap();
     assert_eq!(served(), ["b", "c", "d"]);
     assert_eq!(store.standing().borrow().condition, Condition::Serving);
+}
+
+/// Somebody removes all keys of the store.
+fn empty(engine: &MemoryEngine) {
+    let mut keys = Vec::new();
+    let each = &mut |key: &[u8], _| {
+        keys.push((bytes::Bytes::copy_from_slice(key), None));
+        ControlFlow::Continue(())
+    };
+    engine.view().unwrap().range(b"", b"\xff", each).unwrap();
+    engine.clone().commit(&Batch { compares: Vec::new(), writes: keys }).unwrap();
+}
+
+/// Without a commit, and also if the engine reports nothing.
+#[tokio::test]
+async fn st21_a_store_whose_keys_were_removed_has_an_alarm_and_clients_keep_what_they_have() {
+    let (engine, quiet) = (memory(), memory());
+    let engines: [(_, Box<dyn Engine>); 2] =
+        [(engine.clone(), Box::new(engine)), (quiet.clone(), Box::new(QuietEngine(quiet)))];
+    for (keys, engine) in engines {
+        let cache = Cache::new();
+        let (says_alive, compact_every) = (true, Duration::from_millis(100));
+        let config =
+            StoreConfig { cache: Arc::clone(&cache), says_alive, compact_every, ..StoreConfig::default() };
+        let store = StoreHandle::start(engine, config).unwrap();
+        store.commit(put("a")).await.unwrap();
+        assert_eq!(store.alarm(), None);
+        empty(&keys);
+        let mut standing = store.standing();
+        standing.wait_for(|standing| standing.condition == Condition::ReadOnly).await.unwrap();
+        let alarm = store.alarm().unwrap();
+        assert_eq!(alarm.kind(), "store_read_only");
+        assert!(alarm.to_string().contains("restore a backup before the restart"), "{alarm}");
+        assert_eq!(store.commit(put("b")).await.unwrap_err().code, RefusalCode::Unavailable);
+        assert!(cache.snapshot().get(&TYPE.into(), &"a".into()).is_some());
+        assert!(keys.view().unwrap().get(Store::head_key()).unwrap().is_none(), "nothing is written");
+    }
 }

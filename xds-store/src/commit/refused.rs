@@ -50,6 +50,7 @@ impl From<ReadError> for Refused {
         match error {
             ReadError::Engine(error) => error.into(),
             ReadError::Damaged(damaged) => damaged.into(),
+            removed @ ReadError::Removed => Self::read_only(&removed.to_string()),
         }
     }
 }

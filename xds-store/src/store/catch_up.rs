@@ -190,9 +190,15 @@ impl Store {
             }
             Err(error) => {
                 self.is_cut_off = true;
+                if matches!(error, ReadError::Removed) && self.unknown.is_none() {
+                    // ST21: the engine refused the batch, because its condition did not hold.
+                    self.read_only = Some(with_causes(&error));
+                    return self.refuse(writing, &Refused::from(error), actions);
+                }
                 let can_recover = !matches!(
                     error,
                     ReadError::Damaged(_)
+                        | ReadError::Removed
                         | ReadError::Engine(EngineError::Broken(_) | EngineError::Corrupt { .. })
                 );
                 let unknown = self.unknown.get_or_insert_with(|| Unknown::since(self.wall.shown()));

@@ -81,6 +81,7 @@ impl From<ReadError> for LoadError {
         match error {
             ReadError::Engine(error) => error.into(),
             ReadError::Damaged(damaged) => damaged.into(),
+            ReadError::Removed => Self::NoStore,
         }
     }
 }

@@ -81,7 +81,11 @@ impl Store {
     pub(super) fn on_unreadable(&mut self, error: ReadError, now: i64, actions: &mut Vec<Action>) {
         self.is_cut_off = true;
         self.try_later(now);
-        if matches!(error, ReadError::Damaged(_) | ReadError::Engine(EngineError::Broken(_))) {
+        let is_lasting = matches!(
+            error,
+            ReadError::Damaged(_) | ReadError::Removed | ReadError::Engine(EngineError::Broken(_))
+        );
+        if is_lasting {
             self.read_only = Some(with_causes(&error));
         }
         let mut refused = Refused::from(error);

@@ -1,9 +1,10 @@
 use std::ops::ControlFlow;
 
+use bytes::Bytes;
 use xds_proto::xds::store::v1 as proto;
 use xds_store::commit::RefusalCode;
 use xds_store::engine::{Batch, Engine, MemoryEngine, Value};
-use xds_store::store::Event;
+use xds_store::store::{Event, Store};
 
 use crate::driven::*;
 
@@ -75,6 +76,52 @@ fn st19_a_server_that_fell_behind_the_log_says_so_and_refuses() {
     // It is not due, so a program that cannot load it again yet is not called all the time.
     assert_eq!((two.store.due(), two.store.read_only()), (None, None));
     assert_eq!(two.code(of([put("b", "1")])), RefusalCode::Unavailable);
+}
+
+/// Somebody removes all keys of the store.
+fn empty(engine: &MemoryEngine) {
+    let mut keys = Vec::new();
+    let each = &mut |key: &[u8], _: Value| {
+        keys.push((Bytes::copy_from_slice(key), None));
+        ControlFlow::Continue(())
+    };
+    engine.view().unwrap().range(b"", b"\xff", each).unwrap();
+    engine.clone().commit(&Batch { compares: Vec::new(), writes: keys }).unwrap();
+}
+
+#[test]
+fn st21_a_store_whose_keys_were_removed_is_read_only_and_says_so() {
+    // The engine reports it, or the next commit finds it.
+    for is_reported in [true, false] {
+        let mut server = Server::new();
+        server.commit(of([put("a", "1")])).unwrap();
+        empty(&server.engine);
+        if is_reported {
+            server.step(Event::Changed);
+            assert!(server.store.read_only().is_some());
+        }
+        let refused = server.commit(of([put("b", "1")])).unwrap_err();
+        assert_eq!(refused.code, RefusalCode::Unavailable);
+        let reason = server.store.read_only().unwrap();
+        assert!(reason.contains("removed the keys") && reason.contains("restore a backup"), "{reason}");
+        assert!(refused.message.contains(reason), "{refused:?}");
+        // Clients keep what they have, and nothing is written to what may be the store of somebody else.
+        let key = put("a", "1").key.unwrap();
+        assert!(server.has_client(&key));
+        assert!(server.engine.view().unwrap().get(Store::head_key()).unwrap().is_none());
+        assert_eq!((server.store.due(), server.store.is_idle()), (None, true));
+    }
+}
+
+#[test]
+fn st21_a_commit_whose_outcome_is_not_known_when_the_keys_are_removed_is_unknown() {
+    let mut server = Server::new();
+    server.commit(of([put("a", "1")])).unwrap();
+    server.fates.push_back(Fate::LostUnknown);
+    empty(&server.engine);
+    assert_eq!(server.code(of([put("b", "1")])), RefusalCode::Unknown);
+    assert!(server.store.read_only().is_some());
+    assert_eq!(server.code(of([put("a", "1")])), RefusalCode::Unavailable);
 }
 
 #[test]
