@@ -19,6 +19,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use server::Cluster;
 use xds_store::conformance::{Subject, check_engine, check_store};
 use xds_store::engine::{AccessError, Batch, Engine, EngineError, EtcdAccess, EtcdEngine};
+use xds_store::store::{Config, Event, Identity, Store};
 
 fn engine(cluster: &Cluster, prefix: &str) -> EtcdEngine {
     engine_as(cluster, prefix, &EtcdAccess::default())
@@ -194,6 +195,27 @@ fn st16_a_cluster_goes_on_while_each_member_is_killed_in_turn() {
         wait();
     });
     check(&engine, &history);
+}
+
+#[test]
+fn st21_a_server_whose_prefix_is_emptied_is_read_only_at_once() {
+    let Some(cluster) = Cluster::start(1, &[]) else { return };
+    let (mut own, mut other) = (engine(&cluster, "emptied"), engine(&cluster, "emptied"));
+    ready(&own);
+    own.commit(&Store::init(&Identity::default())).unwrap();
+    let config = Config::new(own.limits(), 1);
+    let mut store = Store::load(&*own.view().unwrap(), config, 0, |_| {}).unwrap();
+    let mut changes = own.changes(Store::head_key()).unwrap();
+    // The first call begins the watch.
+    assert!(changes.wait(Duration::from_secs(10)).unwrap());
+    assert!(store.step(Event::Changed, 1, &*own.reader()).is_empty());
+    assert_eq!(store.read_only(), None);
+    // As `etcdctl del --prefix` does.
+    let head = Bytes::from_static(Store::head_key());
+    other.commit(&Batch { compares: Vec::new(), writes: vec![(head, None)] }).unwrap();
+    assert!(changes.wait(Duration::from_secs(10)).unwrap());
+    assert!(store.step(Event::Changed, 2, &*own.reader()).is_empty());
+    assert!(store.read_only().unwrap().contains("restore a backup"));
 }
 
 #[test]
