@@ -307,7 +307,7 @@ fn parts(backup: Backup, permit: OwnedSemaphorePermit, revision: String) -> Part
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
         let _permit = permit;
-        let mut backup = Some(backup);
+        let (mut backup, mut patience) = (Some(backup), PART_WAIT);
         while let Some(mut read) = backup.take() {
             let next = blocking(move || Ok((read.next(), read))).await;
             let (part, read) = match next {
@@ -319,8 +319,10 @@ fn parts(backup: Backup, permit: OwnedSemaphorePermit, revision: String) -> Part
                 }
             };
             let is_error = part.is_err();
-            // A client that reads nothing would keep what the view has in the engine.
-            let is_sent = timeout(PART_WAIT, sender.send(part)).await.is_ok_and(|sent| sent.is_ok());
+            // ST45: a client that reads nothing, or little, would keep what the view has in the engine.
+            let began = tokio::time::Instant::now();
+            let is_sent = timeout(patience, sender.send(part)).await.is_ok_and(|sent| sent.is_ok());
+            patience = (patience + PART_TIME).saturating_sub(began.elapsed()).min(PART_WAIT);
             backup = (is_sent && !is_error).then_some(read);
         }
     });
@@ -329,7 +331,7 @@ fn parts(backup: Backup, permit: OwnedSemaphorePermit, revision: String) -> Part
         async move {
             let mut receiver = receiver?;
             let Some(part) = receiver.recv().await else {
-                return Some((Err(Status::aborted("the client did not read the backup in time")), None));
+                return Some((Err(Status::aborted(TOO_SLOW)), None));
             };
             let part = part.map(|part| proto::BackupResponse {
                 data: part.data,
@@ -351,9 +353,68 @@ const CONFLICTS_LIMIT: u32 = 1_000;
 /// The longest line of an alarm.
 const ALARM_LIMIT_BYTES: usize = 1024;
 
-/// How long a client may not read a part.
+/// How long a client may not read a part, and may be behind the time of all parts.
 const PART_WAIT: Duration = Duration::from_secs(60);
+/// The time for each part.
+const PART_TIME: Duration = Duration::from_secs(4);
+const TOO_SLOW: &str = "the client read less than 256 KiB of the backup a second: let the server write one \
+                        (`xds serve --backup-dir`), and copy that";
 
 /// The most backups at a time: each one keeps a view of the engine, and the engine keeps all that
 /// the view has.
 const BACKUPS: usize = 2;
+
+#[cfg(test)]
+mod tests {
+    use futures_util::StreamExt as _;
+    use xds_store::engine::{Engine as _, MemoryEngine};
+    use xds_store::store::{Identity, Store};
+
+    use super::*;
+    use crate::config::StoreConfig;
+    use crate::handle::StoreHandle;
+
+    /// The bytes that a client gets which waits before each part, and the error.
+    async fn read_slowly(store: &StoreHandle, pause: Duration) -> (usize, Option<Status>) {
+        let backup = Backup::new(store.view().unwrap(), History::Whole).unwrap();
+        let permit = permits(1).try_acquire_owned().unwrap();
+        let (mut parts, mut bytes) = (parts(backup, permit, String::new()), 0);
+        loop {
+            tokio::time::sleep(pause).await;
+            match parts.next().await {
+                None => return (bytes, None),
+                Some(Err(status)) => return (bytes, Some(status)),
+                Some(Ok(part)) => bytes += part.data.len(),
+            }
+        }
+    }
+
+    /// The backup has a view of the engine, which keeps all that commits replace meanwhile.
+    #[tokio::test(start_paused = true)]
+    async fn st45_a_client_that_reads_a_backup_too_slowly_is_not_waited_for() {
+        let mut engine = MemoryEngine::default();
+        engine.commit(&Store::init(&Identity::default())).unwrap();
+        let store = StoreHandle::start(Box::new(engine), StoreConfig::default()).unwrap();
+        for number in 0..80_u8 {
+            // It cannot be compressed.
+            let mut payload = vec![0; 500_000];
+            blake3::Hasher::new().update(&[number]).finalize_xof().fill(&mut payload);
+            let key = proto::Key { type_url: "t/T".into(), name: number.to_string(), when: String::new() };
+            let content = proto::Content { payload: payload.into(), ..Default::default() };
+            let put = proto::Put { content: Some(content), ..Default::default() };
+            let act = Some(proto::change::Act::Put(put));
+            let changes = vec![proto::Change { key: Some(key), act, condition: None }];
+            let request = proto::CommitRequest { changes, ..Default::default() };
+            store.commit(Draft::parse(request, "token:me".into()).unwrap()).await.unwrap();
+        }
+        let (bytes, error) = read_slowly(&store, Duration::from_secs(3)).await;
+        assert!(bytes > 40_000_000 && error.is_none(), "{bytes} {error:?}");
+        // 60 s and 4 s for each part are over after about 10 parts.
+        let (bytes, error) = read_slowly(&store, Duration::from_secs(10)).await;
+        assert!((8..16).contains(&(bytes >> 20)), "{bytes}");
+        assert_eq!(error.unwrap().message(), TOO_SLOW);
+        // Each part comes within 60 s.
+        let (bytes, error) = read_slowly(&store, Duration::from_secs(59)).await;
+        assert!(bytes >> 20 <= 3 && error.is_some(), "{bytes}");
+    }
+}
