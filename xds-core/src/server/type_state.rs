@@ -264,7 +264,8 @@ impl TypeState {
     }
 
     /// Records an ACK or NACK. `None` when the nonce is not one of a response that waits for its
-    /// answer (D5), and no NACK of one that was ACKed while the client tries a candidate (S8d). An ACK causes no response. After a NACK parts of the response are sent again (S6c).
+    /// answer (D5), and no NACK of one that was ACKed while the client tries a candidate (S8d). An ACK causes no
+    /// response. After a NACK parts of the response are sent again (S6c).
     pub(super) fn record_answer(
         &mut self,
         now: Duration,
