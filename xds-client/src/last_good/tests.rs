@@ -506,12 +506,12 @@ fn a_link_to_a_file_is_that_file() {
 /// Regression: a proxy whose disk was full, or read-only after an error, did not start.
 #[test]
 fn a_disk_that_lets_nobody_write_costs_nothing_that_can_be_read() {
-    let begin = |folder: &Folder, kind: std::io::ErrorKind| {
+    let begin = |folder: &Folder, kind: io::ErrorKind| {
         let path = fs::canonicalize(&folder.0).unwrap().join(folder.file().file_name().unwrap());
         let full = OpenError::Io { path: path.clone(), source: kind.into() };
         LastGood::begin(path, Err(full), Secrets::LeftOut)
     };
-    for kind in [std::io::ErrorKind::StorageFull, std::io::ErrorKind::ReadOnlyFilesystem] {
+    for kind in [io::ErrorKind::StorageFull, io::ErrorKind::ReadOnlyFilesystem] {
         // No file yet, a file, and one that a crash left torn.
         for torn in [None, Some(0), Some(3)] {
             let folder = Folder::new();
@@ -537,7 +537,7 @@ fn a_disk_that_lets_nobody_write_costs_nothing_that_can_be_read() {
             if fs::read(folder.file()).ok() != before {
                 // It repaired the file, or made one.
                 let error = file.flush().unwrap_err();
-                assert!(format!("{:?}", error).contains("another process"), "{error:?}");
+                assert!(format!("{error:?}").contains("another process"), "{error:?}");
                 drop(file);
                 let (again, restored) = begin(&folder, kind).unwrap();
                 assert_eq!(restored.records.len(), count);
