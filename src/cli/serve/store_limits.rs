@@ -49,7 +49,7 @@ pub(super) struct StoreLimits {
     /// commit is done, it is asked.
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = wait)]
     reference_block: Duration,
-    /// The most bytes of a snapshot that this node takes of a peer. It is in memory once while it is merged
+    /// The most bytes of a snapshot that this node takes of a peer. Merging it takes five times as much memory
     #[arg(long, value_name = "BYTES", default_value = "4294967296", value_parser = clap::value_parser!(u64).range(1..))]
     snapshot_bytes_limit: u64,
 }

@@ -35,8 +35,8 @@ pub struct Config {
     /// How long names of this region are blocked for references of other regions that are not confirmed, in
     /// nanoseconds (SG31). A fifth of it is the time for their commits. Default 5 minutes.
     pub reference_block: i64,
-    /// The most bytes of a snapshot that this node takes (SR20). Until its end, its records are in memory once.
-    /// Default 4 GiB.
+    /// The most bytes of a snapshot that this node takes (SR20). At its end, merging it takes five times as much
+    /// memory. Default 4 GiB.
     pub snapshot_bytes: u64,
     /// Whether other nodes get the entries of this store. Once they did, it stays so. Default: no.
     pub is_replicated: bool,
