@@ -238,12 +238,12 @@ impl Maintenance for MaintenanceService {
         let refused = |message| Err(refusal(Code::FailedPrecondition, message, None, why));
         let answers = |peer: &proto::PeerStatus| peer.node == node && peer.is_up;
         if !force && self.reading.store.peers().is_some_and(|peers| peers.peers.iter().any(answers)) {
-            return refused(format!("the node {node:?} answers: stop it first, or use force"));
+            return refused(format!("the node {node:?} answers: stop it first, or use --force"));
         }
         // What only the forgotten node has is lost.
         if !force && !forgetting.lacking.is_empty() {
             let lacking = forgetting.lacking.join(", ");
-            return refused(format!("{lacking} lacks entries of {node:?}, which would be lost: use force"));
+            return refused(format!("{lacking} lacks entries of {node:?}, which would be lost: use --force"));
         }
         let counter = forgetting.counter;
         let payload = proto::ForgottenNode { at: Some(SystemTime::now().into()), counter }.encode_to_vec();
