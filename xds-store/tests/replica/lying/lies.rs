@@ -251,9 +251,15 @@ impl Liar {
             Answer::Pull(answer) => Answer::Pull(answer.map(|answer| self.tell("PullResponse", answer))),
             Answer::Nudge(answer) => Answer::Nudge(answer.map(|answer| self.tell("NudgeResponse", answer))),
             Answer::Digest(Ok(mut answer)) => {
-                // So that records are read one by one.
-                if self.lie.message == "PeekResponse" {
+                // So that records are compared one by one, and read.
+                let is_peek = self.lie.message == "PeekResponse";
+                let is_of_records =
+                    self.lie.message == "DigestResponse" && self.lie.path[0].name() == "records";
+                if is_peek || is_of_records {
                     answer.buckets.iter_mut().for_each(|bucket| *bucket = vec![7; bucket.len()].into());
+                }
+                if is_peek {
+                    answer.records.iter_mut().for_each(|of| of.revision = vec![7; of.revision.len()].into());
                 }
                 Answer::Digest(Ok(self.tell("DigestResponse", answer)))
             }

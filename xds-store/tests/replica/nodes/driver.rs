@@ -487,10 +487,11 @@ impl Process {
         let reads = Reads::new(&*view).unwrap();
         match request {
             Request::Peek(request) => {
-                let key = |key| RecordKey::parse(key).unwrap();
-                let keys: Vec<_> = request.keys.iter().map(key).collect();
+                let keys: Result<Vec<_>, _> = request.keys.iter().map(RecordKey::parse).collect();
                 let caller = (&*request.region, &*request.fetching);
-                Answer::Peek(accepted.map(|()| reads.peek_in(caller, &keys).unwrap()))
+                // As the service answers keys that are none.
+                let keys = accepted.and_then(|()| keys.map_err(|_| Failure::Unreachable));
+                Answer::Peek(keys.map(|keys| reads.peek_in(caller, &keys).unwrap()))
             }
             Request::Digest(request) => {
                 let source_region = self.store.head().region.clone();
@@ -505,7 +506,7 @@ impl Process {
     fn digests_for(&self, request: &proto::DigestRequest, theirs: proto::DigestResponse) -> replica::Digests {
         let view = self.engine.view().unwrap();
         let last = theirs.records.last().filter(|_| theirs.more).and_then(|last| last.key.as_ref());
-        let until = last.map(|key| RecordKey::parse(key).unwrap());
+        let until = last.and_then(|key| RecordKey::parse(key).ok());
         let own = Reads::new(&*view).unwrap().digest(request, until.as_ref(), usize::MAX).unwrap();
         replica::Digests { own, theirs }
     }
