@@ -116,7 +116,8 @@ pub struct Folder {
     is_loaded: bool,
     /// Files with errors under [`Isolation::File`], with their stamps at the last load.
     isolated: BTreeMap<Box<str>, Option<Stamp>>,
-    /// Files that a failed load could not bring in. The next load reads them again.
+    /// Files that a failed load could not bring in. The next load reads them again, whatever their
+    /// stamps: an error ends only when the file was read and is right.
     pending: BTreeSet<Box<str>>,
     /// Whether the last scan found a symbolic link.
     symlinks: bool,
@@ -256,7 +257,7 @@ impl Folder {
     }
 
     /// Brings the cache up to date with the whole folder. Only files that changed since the last
-    /// load are read.
+    /// load are read, and files that a failed load could not bring in.
     ///
     /// Reads in parallel; `progress` is called on this thread for each file.
     ///
@@ -271,7 +272,7 @@ impl Folder {
         found.errors.append(&mut found.unseen);
         self.symlinks = found.symlinks;
         self.is_scanned = found.errors.is_empty();
-        let mut changed = self.index.differing(found.files);
+        let mut changed = self.index.differing(found.files, &self.pending);
         // Files that the scan could not see are not removed.
         let is_unseen = |file: &str| {
             found.errors.iter().any(|error| {
@@ -417,6 +418,7 @@ impl Folder {
             self.pending.extend(changes.into_iter().map(|(file, _)| file).chain(held));
             return Err(FolderErrors::sorted(errors));
         }
+        let all: Vec<_> = changes.iter().map(|(file, _)| file.clone()).collect();
         let Plan { mut transaction, files } = self.index.plan(changes);
         transaction.origin().label.clone_from(&self.label);
         let commit = match claims.commit(cache, transaction) {
@@ -424,6 +426,7 @@ impl Folder {
             Err(error) => {
                 // Scan the whole folder the next time.
                 self.is_scanned = false;
+                self.pending.extend(all.into_iter().chain(held));
                 return Err(FolderErrors::sorted(vec![self.index.refused(&files, error, None)]));
             }
         };

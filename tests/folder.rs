@@ -6,8 +6,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
-use xds::folder::{Folder, FolderErrors, Label, Loaded, Problem};
+use xds::folder::{Folder, FolderErrors, Isolation, Label, Loaded, Problem};
 use xds::{Cache, TypeUrl};
 use xds_core::CommitOutcome;
 
@@ -242,6 +243,38 @@ fn what_cannot_be_read_is_the_environments_fault() {
     assert!(dangling.are_environment());
     scratch.write("b.yaml", "a: [");
     assert!(!load(&mut Folder::new(&scratch.0), &Cache::new()).unwrap_err().are_environment());
+}
+
+/// Regression: a comparison of stamps ended the error of a file that it had not read.
+#[test]
+fn an_error_ends_only_when_its_file_was_read_and_is_right() {
+    for isolation in [Isolation::Folder, Isolation::File] {
+        let scratch = Scratch::new(&format!("not-read-{isolation:?}"));
+        scratch.write("a.yaml", cluster("a", "x"));
+        let (mut folder, cache) = (Folder::new(&scratch.0).with_isolation(isolation), Cache::new());
+        load(&mut folder, &cache).unwrap();
+        let file = scratch.path("a.yaml");
+        let modified = fs::metadata(&file).unwrap().modified().unwrap();
+        let write = |content: &str, modified| {
+            fs::write(&file, content).unwrap();
+            fs::File::options().write(true).open(&file).unwrap().set_modified(modified).unwrap();
+        };
+        let has_error = |folder: &mut Folder| match load(folder, &cache) {
+            Ok(loaded) => loaded.isolated.is_some(),
+            Err(_) => true,
+        };
+        write(&cluster("a", "x").replace("name", "nmae"), modified + Duration::from_secs(1));
+        assert!(has_error(&mut folder));
+        // With the stamp of the good content, nothing seems to have changed.
+        write(&cluster("a", "x").replace("name", "nmae"), modified);
+        for _ in 0..2 {
+            assert!(has_error(&mut folder), "{isolation:?}");
+            assert!(!folder.reloads().is_current());
+        }
+        write(&cluster("a", "x"), modified);
+        assert!(!has_error(&mut folder) && folder.reloads().is_current());
+        assert_eq!(load(&mut folder, &cache).unwrap().files_read, 0);
+    }
 }
 
 /// Runs this test again in other processes, in which hash maps have other seeds.

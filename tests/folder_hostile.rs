@@ -3,13 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![cfg(all(feature = "cli", unix))]
 
-use std::fs;
-use std::os::unix::fs::symlink;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use running::{Running, Scratch, xds};
+use running::{Running, Scratch, http, xds};
 
 #[path = "binary/running.rs"]
 #[expect(dead_code, reason = "other tests use the rest")]
@@ -59,6 +60,48 @@ fn a_fifo_or_a_link_to_a_device_is_an_error_of_that_file_and_stops_neither_reloa
         let ended = server.ends_within(Duration::from_secs(20));
         assert_eq!(ended.and_then(|status| status.code()), Some(0), "SIGTERM ends it");
     }
+}
+
+/// Regression: after `chmod 000`, the next comparison of all stamps called the folder good again, although `xds check`
+/// failed and a restart did not start.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_file_that_cannot_be_read_stays_an_error_until_it_is_read_again() {
+    let scratch = Scratch::new("hostile-rights");
+    scratch.write("a.yaml", cluster("a"));
+    scratch.write("b.yaml", cluster("b"));
+    let set_mode = |mode| fs::set_permissions(scratch.path("a.yaml"), Permissions::from_mode(mode)).unwrap();
+    // As root, the process would read the file all the same.
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set", "-dac_override,-dac_read_search", env!("CARGO_BIN_EXE_xds")]);
+    let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
+    let command = if is_root { command } else { xds() };
+    let server = Running::start_command(
+        command,
+        &["serve", scratch.text(), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"],
+    );
+    server.until_metric(GOOD, 1.0);
+    set_mode(0o000);
+    server.logs("a.yaml: cannot be read: permission denied");
+    let troubles = || {
+        let request =
+            format!("GET /api/troubles HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", server.admin);
+        http(&server.admin, &request)
+    };
+    // The signal compares all stamps, as the server does each 30 s. The trouble is seen again, and not over.
+    for looks in 2..4 {
+        server.signal("-HUP");
+        server.logs("SIGHUP: reading files again");
+        let start = Instant::now();
+        while !troubles().contains(&format!("\"count\": {looks}")) {
+            assert_eq!(server.metric(GOOD), Some(0.0), "look {looks}");
+            assert!(start.elapsed() < Duration::from_secs(60), "look {looks}: {}", troubles());
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+    set_mode(0o644);
+    server.logs("the folder is good again");
+    server.until_metric(GOOD, 1.0);
 }
 
 #[test]

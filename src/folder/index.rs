@@ -237,13 +237,18 @@ impl Index {
         debug_assert_eq!(self.resources, self.files.values().map(|state| state.keys.len()).sum::<usize>());
     }
 
-    /// The files whose stamps differ, in order; removed files have `None`.
-    pub(super) fn differing(&self, stamps: Vec<(Box<str>, Stamp)>) -> Vec<(Box<str>, Option<Stamp>)> {
+    /// The files to read, in order: those whose stamps differ, and those to read `again`. Removed
+    /// files have `None`.
+    pub(super) fn differing(
+        &self,
+        stamps: Vec<(Box<str>, Stamp)>,
+        again: &BTreeSet<Box<str>>,
+    ) -> Vec<(Box<str>, Option<Stamp>)> {
         let is_there = |file: &str| stamps.binary_search_by(|(given, _)| (**given).cmp(file)).is_ok();
         let removed = self.files.keys().filter(|file| !is_there(file)).map(|file| (file.clone(), None));
         let mut differing: Vec<_> = removed.collect();
         let is_new = |(file, stamp): &(Box<str>, Stamp)| {
-            self.files.get(file).is_none_or(|state| state.stamp != *stamp)
+            again.contains(file) || self.files.get(file).is_none_or(|state| state.stamp != *stamp)
         };
         differing.extend(stamps.into_iter().filter(is_new).map(|(file, stamp)| (file, Some(stamp))));
         differing.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));

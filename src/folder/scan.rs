@@ -17,6 +17,7 @@ pub(super) struct Stamp {
     modified_ns: u64,
     len: u64,
     inode: u64,
+    rights: Rights,
 }
 
 /// The files of a folder that may contain resources.
@@ -153,7 +154,30 @@ impl Stamp {
     fn of(metadata: &Metadata) -> Self {
         let modified = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         let modified_ns = modified.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
-        Self { modified_ns, len: metadata.len(), inode: inode(metadata) }
+        Self { modified_ns, len: metadata.len(), inode: inode(metadata), rights: Rights::of(metadata) }
+    }
+}
+
+/// Who may read a file: after a change of it the file has to be read again, as an error may begin or end. A change of
+/// the name does not change it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Rights {
+    mode: u32,
+    user: u32,
+    group: u32,
+}
+
+impl Rights {
+    #[cfg(unix)]
+    fn of(metadata: &Metadata) -> Self {
+        use std::os::unix::fs::MetadataExt as _;
+        Self { mode: metadata.mode(), user: metadata.uid(), group: metadata.gid() }
+    }
+
+    /// Not known on other systems.
+    #[cfg(not(unix))]
+    fn of(_: &Metadata) -> Self {
+        Self::default()
     }
 }
 

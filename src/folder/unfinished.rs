@@ -69,6 +69,8 @@ impl Folder {
         let written: BTreeSet<_> =
             changes.iter().filter(|change| is_written(change)).map(|(file, _)| file.clone()).collect();
         changes.retain(|(file, _)| !written.contains(file));
+        let had_errors: BTreeSet<_> = written.intersection(&self.pending).cloned().collect();
+        self.unfinished.had_errors |= !had_errors.is_empty();
         if self.unfinished.look_twice {
             let unsettled = self.unsettled(changes);
             changes.retain(|(file, _)| !unsettled.contains(file));
@@ -77,7 +79,7 @@ impl Folder {
                 self.unfinished.forget();
             }
         }
-        self.hold_dependents(changes)
+        &self.hold_dependents(changes) | &had_errors
     }
 
     /// The files that wait for another look.
