@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use xds::folder::{
     Descriptors, DescriptorsError, FILE_LIMIT_BYTES, Folder, FolderError, FolderErrors, Isolation, Problem,
 };
-use xds::type_name;
+use xds::{printable, printable_lines, type_name};
 use xds_core::PAYLOAD_LIMIT_BYTES;
 
 use config::{Invocation, InvocationError};
@@ -105,10 +105,10 @@ pub(crate) fn run() -> ExitCode {
 }
 
 fn failed(failure: &Failure) -> ExitCode {
-    eprintln!("{failure}");
+    eprintln!("{}", printable_lines(&failure.to_string()));
     let mut cause = failure.source();
     while let Some(error) = cause {
-        eprintln!("  because: {error}");
+        eprintln!("  because: {}", printable(&error.to_string()));
         cause = error.source();
     }
     failure.exit_code()
@@ -379,7 +379,7 @@ fn error_line(folder: &Path, error: &FolderError) -> String {
 /// Writes a line to standard output. Errors are ignored: a reader such as `head` may have closed
 /// the pipe.
 fn say(text: impl fmt::Display) {
-    _ = writeln!(io::stdout(), "{text}");
+    _ = writeln!(io::stdout(), "{}", printable_lines(&text.to_string()));
 }
 
 fn counted(count: usize, what: &str) -> String {

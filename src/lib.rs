@@ -11,7 +11,8 @@ pub use xds_core::{
     LocatorStatus, MetadataKeys, NamePatterns, NamedPath, OnChange, OnDemandSubscription,
     OnDemandSubscriptions, Outcome, ParameterMapping, Parameters, RefusedChange, RequestedRollout, Resource,
     ResourceError, ResourceName, Revision, RolloutCounts, RolloutPlan, RolloutSteps, Snapshot, Source,
-    Transaction, TypeUrl, Variant, VariantId, VariantSet, Variants, Version, shortened,
+    Transaction, TypeUrl, Variant, VariantId, VariantSet, Variants, Version, printable, printable_lines,
+    shortened,
 };
 pub use xds_proto::type_url;
 pub use xds_server::skim::Client as StreamClient;

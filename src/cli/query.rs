@@ -19,12 +19,11 @@ use xds::client::{
     Client, Code, Event, InspectError, Protocol, Raw, Resource, ResourceFailure, SetEvent, StartError,
     WatchError,
 };
-use xds::{Parameters, TypeUrl};
+use xds::{Parameters, TypeUrl, printable};
 use xds_core::XdstpName;
 
 use super::log_filter::LogFilter;
 use super::progress::{self, Spinner};
-use super::shown::plain;
 use super::{Failure, NOTHING, counted, descriptors, type_name};
 use inspect::Inspection;
 use servers::{ServerStates, StateListener};
@@ -387,8 +386,8 @@ impl QueryResults {
                     .map_err(QueryError::Output)?;
             }
             if self.mode == Mode::Get {
-                let text = plain(&error.to_string());
-                eprintln!("error: {}: {text}", self.writer.label(&entry.name));
+                let label = self.writer.label(&entry.name);
+                eprintln!("error: {label}: {}", printable(&error.to_string()));
                 if is_absent {
                     eprintln!("{ABSENT_HINT}");
                 }
@@ -408,7 +407,7 @@ impl QueryResults {
             self.requested.iter().filter(|entry| !entry.is_known).find_map(|entry| entry.error.clone());
         let why = match (servers.trouble(), last_error) {
             (Some(trouble), _) => QueryError::Unreachable(trouble.describe(protocol)),
-            (None, Some(error)) => QueryError::Unreachable(plain(&error.to_string())),
+            (None, Some(error)) => QueryError::Unreachable(printable(&error.to_string()).into_owned()),
             (None, None) => QueryError::Silent(timeout),
         };
         let requested = self.requested.into_iter().filter(|entry| entry.is_known).collect();

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
+use xds::printable_lines;
 use xds_core::RolloutCounts;
 
 use super::Failure;
@@ -79,7 +80,7 @@ impl StateFolder {
 
     fn print_status(&self) -> Result<ExitCode, RolloutStateError> {
         let state = self.open()?;
-        print!("{}", state.status()?);
+        print!("{}", printable_lines(&state.status()?));
         if state.is_used() {
             return Ok(ExitCode::SUCCESS);
         }

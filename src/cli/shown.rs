@@ -7,15 +7,15 @@ use serde_json::{Map, Value};
 use similar::TextDiff;
 use tracing_subscriber::fmt;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
-use xds::TypeUrl;
+use xds::{TypeUrl, printable};
 
 use super::type_name::short;
 
 /// The type and name of a resource.
 pub(super) fn resource_label(type_url: &TypeUrl, name: &str) -> String {
-    let is_plain = !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c.is_control());
+    let is_plain = !name.is_empty() && !name.contains(char::is_whitespace);
     let name = if is_plain { name.to_owned() } else { format!("{name:?}") };
-    format!("{} {name}", short(type_url))
+    printable(&format!("{} {name}", short(type_url))).into_owned()
 }
 
 /// A unified diff; a note if nothing differs, as when another variant with the same content
@@ -41,11 +41,6 @@ pub(super) fn now() -> String {
     let mut text = String::new();
     _ = SystemTime.format_time(&mut fmt::format::Writer::new(&mut text));
     text
-}
-
-/// Replaces control characters, so that text of a server stays on one line.
-pub(super) fn plain(text: &str) -> String {
-    text.replace(|c: char| c.is_control(), " ")
 }
 
 /// A map with the most important keys first.

@@ -49,6 +49,7 @@
 //! | [`when`], [`draft`] | two ways to write constraints: the `when:` syntax, and the draft form of TP2 |
 //! | `name` | type URL, name, version, nonce, revision |
 //! | [`RolloutMachine`] | rolls out what a source commits: more and more clients try it, until all get it |
+//! | `printable` | escapes what texts of peers hide from people |
 //! | `shortened` | shortens texts of peers for people |
 //! | `protocol` | SotW or delta |
 //! | `wire` | fields of encoded messages, and the encoded parts of a response |
@@ -80,6 +81,7 @@ pub use matching::VariantSet;
 pub use name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 pub use parameters::Parameters;
 pub use payload::{Payload, Raw, ResourceType, decode_message};
+pub use printable::{printable, printable_lines};
 pub use references::target_of_field;
 pub use resource::{PAYLOAD_LIMIT_BYTES, Resource, ResourceError, VariantId};
 pub use rollout::{
@@ -104,6 +106,7 @@ pub mod matching;
 mod name;
 mod parameters;
 mod payload;
+mod printable;
 mod protocol;
 pub mod proxy;
 mod references;

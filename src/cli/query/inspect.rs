@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::timeout;
-use xds::TypeUrl;
 use xds::client::bootstrap::Server;
 use xds::client::inspect;
+use xds::{TypeUrl, printable, printable_lines};
 use xds_proto::envoy::service::status::v3::client_config::GenericXdsConfig;
 use xds_proto::envoy::service::status::v3::{ClientConfig, ClientStatusRequest, ConfigStatus};
 use xds_proto::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
@@ -16,7 +16,6 @@ use xds_proto::envoy::r#type::matcher::v3::{NodeMatcher, StringMatcher};
 
 use super::writer::{EventWriter, OutputFormat};
 use super::{NOTHING, QueryError};
-use crate::cli::shown::plain;
 
 /// The client, and which of its resources to show.
 #[derive(Debug)]
@@ -54,7 +53,10 @@ impl Inspection {
             let shown = client.generic_xds_configs.iter().filter(|resource| self.shows(resource));
             for resource in shown {
                 missing.retain(|name| !is_named(resource, name));
-                let text = text(&mut writer, client, resource);
+                let mut text = text(&mut writer, client, resource);
+                if writer.format != OutputFormat::Yaml {
+                    text = printable_lines(&text).into_owned();
+                }
                 io::stdout().lock().write_all(text.as_bytes()).map_err(QueryError::Output)?;
             }
         }
@@ -104,13 +106,13 @@ fn text(writer: &mut EventWriter, client: &ClientConfig, resource: &GenericXdsCo
     // C19: the constraints of a variant follow its name.
     let end = resource.name.find(" [").unwrap_or(resource.name.len());
     let (name, constraints) = resource.name.split_at(end);
-    let label = format!("{}{}", writer.label(name), plain(constraints));
+    let label = format!("{}{}", writer.label(name), printable(constraints));
     let version = match resource.version_info.as_str() {
         "" => String::new(),
-        version => format!("  version {}", plain(version)),
+        version => format!("  version {}", printable(version)),
     };
     let comment = if writer.format == OutputFormat::Yaml { "---\n# " } else { "" };
-    let mut text = format!("{comment}{sign} {label}{version}  {}\n", plain(&status));
+    let mut text = format!("{comment}{sign} {label}{version}  {}\n", printable(&status));
     let indent = if writer.format == OutputFormat::Yaml { "" } else { "  " };
     for line in content.iter().flat_map(|fields| writer.lines_of(fields)) {
         text.push_str(&format!("{indent}{line}\n"));

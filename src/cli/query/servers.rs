@@ -100,7 +100,7 @@ impl Recorder for StateListener {
     }
 
     fn failed(&self, server: &str, code: Option<Code>, reason: &str) {
-        let (name, reason) = (server.to_owned(), crate::cli::shown::plain(reason));
+        let (name, reason) = (server.to_owned(), xds::printable(reason).into_owned());
         let has_answered = self.answered().contains(server);
         self.send(server, ServerChange::Failed(Trouble { server: name, code, reason, has_answered }));
     }

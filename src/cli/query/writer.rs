@@ -7,13 +7,13 @@ use std::io::{self, Write};
 use bytes::Bytes;
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
-use xds::TypeUrl;
 use xds::client::{Raw, Resource, ResourceFailure};
 use xds::folder::Descriptors;
+use xds::{TypeUrl, printable, printable_lines};
 
 use super::Differences;
 use crate::cli::check::when;
-use crate::cli::shown::{WRAPPER, YamlDocument, difference, now, plain, resource_label, yaml};
+use crate::cli::shown::{WRAPPER, YamlDocument, difference, now, resource_label, yaml};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum OutputFormat {
@@ -74,6 +74,7 @@ impl EventWriter {
             // A comment, so that the output stays a folder's file.
             (OutputFormat::Yaml, Some(at)) => format!("# {at}\n{}", self.yaml(name, event)),
         };
+        let text = if self.format == OutputFormat::Yaml { text.into() } else { printable_lines(&text) };
         let mut output = io::stdout().lock();
         output.write_all(text.as_bytes())?;
         output.flush()
@@ -118,14 +119,14 @@ impl EventWriter {
         let label = self.label(name);
         match event {
             ShownEvent::Changed(resource) => {
-                let mut line = format!("+ {label}  version {}", plain(resource.version()));
+                let mut line = format!("+ {label}  version {}", printable(resource.version()));
                 if let Some(when) = when(resource.constraints()) {
-                    _ = write!(line, "  [{}]", plain(&when));
+                    _ = write!(line, "  [{}]", printable(&when));
                 }
                 line + if resource.is_stale() { "  stale\n" } else { "\n" }
             }
-            ShownEvent::Absent(why) => format!("- {label}  gone: {}\n", plain(&why.to_string())),
-            ShownEvent::Ambient(Some(why)) => format!("! {label}  {}\n", plain(&why.to_string())),
+            ShownEvent::Absent(why) => format!("- {label}  gone: {}\n", printable(&why.to_string())),
+            ShownEvent::Ambient(Some(why)) => format!("! {label}  {}\n", printable(&why.to_string())),
             ShownEvent::Ambient(None) => format!("! {label}  the error is over\n"),
             ShownEvent::Complete => format!("= {label}  complete\n"),
         }

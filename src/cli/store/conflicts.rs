@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Value, json};
+use xds::printable;
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::conflict::Kind;
 
@@ -12,7 +13,6 @@ use super::connection::ConnectionOptions;
 use super::document::Documents;
 use super::{records, run};
 use crate::cli::check::ReportFormat;
-use crate::cli::shown::plain;
 use crate::cli::{Failure, descriptors, say, serve};
 
 /// Show what was lost when this node merged changes of other nodes, newest first
@@ -77,8 +77,8 @@ fn text(conflict: &proto::Conflict) -> String {
         "{at}  {:<8}  {}  written at {}: {}",
         kind(conflict.kind()),
         records::label(&key),
-        plain(origin),
-        plain(&conflict.detail)
+        printable(origin),
+        printable(&conflict.detail)
     )
 }
 

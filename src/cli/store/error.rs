@@ -10,12 +10,12 @@ use prost::Message;
 use serde_json::{Value, json};
 use tonic::{Code, Status};
 use xds::client::bootstrap::ServerUriError;
+use xds::printable;
 use xds_proto::google::rpc;
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::violation::Why;
 
 use super::records::label;
-use crate::cli::shown::plain;
 use crate::cli::{NOTHING, counted};
 
 /// Why a command failed.
@@ -262,7 +262,7 @@ impl Refused {
         if let Some(key) = &violation.key {
             _ = write!(line, "{}", label(key));
         }
-        let message = plain(&violation.message);
+        let message = printable(&violation.message);
         match &violation.why {
             // It is being deleted, or has no lease.
             Some(Why::Condition(_)) if self.code == Code::FailedPrecondition => {
@@ -271,7 +271,7 @@ impl Refused {
             Some(Why::Condition(condition)) => line.push_str(&self.condition(condition)),
             Some(Why::Referred(referred)) if !referred.by.is_empty() => line.push_str(&used_by(referred)),
             Some(Why::Owned(owned)) if !owned.owners.is_empty() => {
-                _ = write!(line, " belongs to {}", owned.owners.join(", "));
+                _ = write!(line, " belongs to {}", printable(&owned.owners.join(", ")));
             }
             Some(Why::Ambiguous(ambiguous)) if ambiguous.kind == "overlap" && ambiguous.other.is_some() => {
                 line.push_str(&overlap(ambiguous));
@@ -336,7 +336,11 @@ impl fmt::Display for Refused {
             );
         }
         if lines.is_empty() {
-            lines.push(format!("the server refuses: {} ({})", plain(&self.message), code_name(self.code)));
+            lines.push(format!(
+                "the server refuses: {} ({})",
+                printable(&self.message),
+                code_name(self.code)
+            ));
         }
         if let Some(floor) = self.floor.as_ref().filter(|floor| !self.message.contains(&***floor)) {
             lines.push(format!("  revisions up to {floor} are forgotten"));
@@ -355,7 +359,7 @@ fn overlap(ambiguous: &proto::AmbiguousVariants) -> String {
     let when = ambiguous.other.as_ref().map_or("", |other| &other.when);
     let witness: Vec<_> = ambiguous.witness.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let witness = if witness.is_empty() { "all parameters".to_owned() } else { witness.join(",") };
-    format!(" and [{}] both match {}", plain(when), plain(&witness))
+    format!(" and [{}] both match {}", printable(when), printable(&witness))
 }
 
 /// What still refers to a record.

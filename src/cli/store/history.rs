@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Value, json};
+use xds::printable;
 use xds_proto::xds::store::v1 as proto;
 
 use super::connection::{Connection, ConnectionOptions};
@@ -15,7 +16,6 @@ use super::names::{self, RecordName};
 use super::report::outcome;
 use super::{records, run};
 use crate::cli::check::ReportFormat;
-use crate::cli::shown::plain;
 use crate::cli::{Failure, descriptors, say, serve};
 
 /// Show the commits of a store, newest first
@@ -136,7 +136,7 @@ fn text(
     for fact in [at, entry.identity.clone(), owner, entry.message.clone()] {
         if !fact.is_empty() {
             line.push_str("  ");
-            line.push_str(&plain(&fact));
+            line.push_str(&printable(&fact));
         }
     }
     say(line);

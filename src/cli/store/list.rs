@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
+use xds::printable;
 use xds_proto::xds::store::v1 as proto;
 
 use super::connection::{Connection, ConnectionOptions};
@@ -17,7 +18,7 @@ use super::names::{self, NamePattern, NameSelection};
 use super::{records, run};
 use crate::cli::check::ReportFormat;
 use crate::cli::resolve::pair;
-use crate::cli::shown::{now, plain};
+use crate::cli::shown::now;
 use crate::cli::{Failure, NOTHING, descriptors, type_name};
 
 /// Show the resources of a store
@@ -226,7 +227,7 @@ impl Writer<'_> {
         line.push_str(&format!("{sign} {}", records::label(key)));
         for fact in facts(record) {
             line.push_str("  ");
-            line.push_str(&plain(&fact));
+            line.push_str(&printable(&fact));
         }
         line.push('\n');
         if let Some(content) =
@@ -282,7 +283,7 @@ impl Writer<'_> {
             io::stdout().lock().write_all(&protobuf(collected)).map_err(StoreError::Output)?;
         }
         for name in self.missing.values() {
-            eprintln!("error: {} does not exist{}", plain(name), names::pattern_hint(name));
+            eprintln!("error: {} does not exist{}", printable(name), names::pattern_hint(name));
         }
         if let Some(type_url) = self.unknown.first() {
             let text = format!("no descriptor for {type_url}: use --descriptors, or --format pb");

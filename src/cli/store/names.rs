@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use clap::Args;
-use xds::TypeUrl;
+use xds::{TypeUrl, printable};
 use xds_core::XdstpName;
 use xds_proto::xds::store::v1 as proto;
 
@@ -12,7 +12,7 @@ use super::error::StoreError;
 use super::records;
 use super::write::WriteOptions;
 use crate::cli::check::ReportFormat;
-use crate::cli::shown::{plain, resource_label};
+use crate::cli::shown::resource_label;
 use crate::cli::{Failure, say, type_name};
 
 /// The record that a command is about.
@@ -110,7 +110,7 @@ impl RecordSelection {
         })
         .await?;
         if found.is_empty() {
-            let patterns: Vec<_> = self.patterns.iter().map(|pattern| plain(&pattern.0)).collect();
+            let patterns: Vec<_> = self.patterns.iter().map(|pattern| printable(&pattern.0)).collect();
             let text = format!("no {} matches {}", type_name::short(type_url), patterns.join(", "));
             return Err(StoreError::Missing(text));
         }
@@ -256,7 +256,7 @@ pub(super) fn missing(key: &proto::Key, what: &str) -> StoreError {
 /// A line for somebody who takes NAME for a pattern; empty for a name without `*`.
 pub(super) fn pattern_hint(name: &str) -> String {
     let Some((beginning, _)) = name.split_once('*') else { return String::new() };
-    let beginning = plain(beginning);
+    let beginning = printable(beginning);
     format!("\n  hint: NAME is a whole name. For names that begin like it: --match '{beginning}*'")
 }
 

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
+use xds::printable;
 use xds_proto::xds::store::v1 as proto;
 
 use super::connection::ConnectionOptions;
@@ -11,7 +12,6 @@ use super::document::duration;
 use super::forget::Forget;
 use super::run;
 use crate::cli::check::ReportFormat;
-use crate::cli::shown::plain;
 use crate::cli::{Failure, counted, say};
 
 /// Show the nodes that a store replicates with, and how far this node is behind each
@@ -75,7 +75,7 @@ fn text(status: &proto::StatusResponse) -> Vec<String> {
         let state = match (peer.is_up, &*peer.error) {
             (true, _) => "up".to_owned(),
             (false, "") => "down".to_owned(),
-            (false, error) => format!("down: {error}"),
+            (false, error) => format!("down: {}", printable(error)),
         };
         lines.push(format!("{}  {node}  {state}", peer.address));
         let lag = peer.lag.map(|lag| format!(", for {}", duration(seconds(lag)))).unwrap_or_default();
@@ -95,7 +95,7 @@ fn text(status: &proto::StatusResponse) -> Vec<String> {
     }
     for prefix in &status.fetching {
         lines.push(format!("names with {prefix} are being fetched: a policy gave them to this region"));
-        lines.extend(status.awaited.get(prefix).map(|awaited| format!("    {}", plain(awaited))));
+        lines.extend(status.awaited.get(prefix).map(|awaited| format!("    {}", printable(awaited))));
     }
     lines
 }

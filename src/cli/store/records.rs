@@ -1,16 +1,16 @@
 //! Keys of records, and reading them from a server.
 
-use xds::TypeUrl;
+use xds::{TypeUrl, printable};
 use xds_proto::xds::store::v1 as proto;
 
 use super::connection::Connection;
 use super::error::StoreError;
-use crate::cli::shown::{plain, resource_label};
+use crate::cli::shown::resource_label;
 
 /// The type, name and constraints of a key, for people.
 pub(in crate::cli) fn label(key: &proto::Key) -> String {
     let label = resource_label(&TypeUrl::from(&*key.type_url), &key.name);
-    if key.when.is_empty() { label } else { format!("{label} [{}]", plain(&key.when)) }
+    if key.when.is_empty() { label } else { format!("{label} [{}]", printable(&key.when)) }
 }
 
 /// Reads the records of a filter page by page, all of one store revision, which it returns.
