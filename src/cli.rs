@@ -25,6 +25,7 @@ mod get;
 mod health;
 mod listen;
 mod load;
+mod log_fields;
 mod log_filter;
 mod man_pages;
 mod mapping;
@@ -376,7 +377,7 @@ fn error_line(folder: &Path, error: &FolderError) -> String {
     format!("error: {place}{error}")
 }
 
-/// Writes a line to standard output. Errors are ignored: a reader such as `head` may have closed
+/// Writes lines or JSON to standard output. Errors are ignored: a reader such as `head` may have closed
 /// the pipe.
 fn say(text: impl fmt::Display) {
     _ = writeln!(io::stdout(), "{}", printable_lines(&text.to_string()));

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
-use xds_core::{Constraints, Parameters, shortened};
+use xds_core::{Constraints, Parameters, printable_lines, shortened};
 
 /// The answer to a request of the API.
 pub(super) type JsonAnswer = Result<JsonBody, ApiError>;
@@ -37,7 +37,11 @@ impl ApiError {
 
 impl IntoResponse for JsonBody {
     fn into_response(self) -> Response {
-        ([(header::CONTENT_TYPE, "application/json")], format!("{:#}\n", self.0)).into_response()
+        (
+            [(header::CONTENT_TYPE, "application/json")],
+            printable_lines(&format!("{:#}\n", self.0)).into_owned(),
+        )
+            .into_response()
     }
 }
 

@@ -22,6 +22,7 @@ use xds::client::{
 use xds::{Parameters, TypeUrl, printable};
 use xds_core::XdstpName;
 
+use super::log_fields::PrintableFields;
 use super::log_filter::LogFilter;
 use super::progress::{self, Spinner};
 use super::{Failure, NOTHING, counted, descriptors, type_name};
@@ -221,6 +222,7 @@ impl Query {
         };
         let filter = filter.map_err(Failure::LogFilter)?;
         let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false);
+        let layer = layer.fmt_fields(PrintableFields);
         tracing_subscriber::registry().with(layer.with_filter(filter.targets())).init();
         Ok(())
     }

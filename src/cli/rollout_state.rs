@@ -245,7 +245,7 @@ impl RolloutState {
         let text = xds_file::read_to_string(&taken, ORDER_BYTES)?;
         let order = parse_order(&text);
         if order.is_none() {
-            tracing::warn!(order = text.trim().escape_debug().to_string(), "this is no order of xds rollout");
+            tracing::warn!(order = text.trim(), "this is no order of xds rollout");
         }
         Ok(order)
     }

@@ -13,6 +13,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt as lines, reload};
 
 use super::Failure;
+use super::log_fields::PrintableFields;
 use super::log_filter::LogFilter;
 use super::metrics::Sources;
 
@@ -80,7 +81,7 @@ impl LogFormat {
         let (filter, in_use) = reload::Layer::new(configured.targets());
         let layer = lines::layer().with_writer(writer).with_ansi(io::stderr().is_terminal());
         let layer: BoxedLayer = match self {
-            Self::Text => Box::new(layer.with_target(false).with_filter(filter)),
+            Self::Text => Box::new(layer.with_target(false).fmt_fields(PrintableFields).with_filter(filter)),
             Self::Json => Box::new(layer.json().flatten_event(true).with_filter(filter)),
         };
         let layers: Vec<_> = more.into_iter().chain([layer]).collect();

@@ -1,5 +1,7 @@
 //! What clients can do to the log of `xds serve`.
 
+use prost_types::value::Kind;
+use prost_types::{Struct, Value};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
@@ -36,14 +38,26 @@ impl Rejecting {
     }
 
     async fn reject(&mut self, message: &str) {
+        self.answer(Some(message)).await;
+    }
+
+    /// An ACK, or a NACK with a message.
+    async fn answer(&mut self, message: Option<&str>) {
         let response = tokio::time::timeout(LONG, self.responses.message()).await.expect("a response");
-        let error_detail = Some(rpc::Status { code: 3, message: message.into(), details: Vec::new() });
+        let of_error = |message: &str| rpc::Status { code: 3, message: message.into(), details: Vec::new() };
+        let error_detail = message.map(of_error);
         let request = DiscoveryRequest {
             type_url: CLUSTER.into(),
             response_nonce: response.unwrap().unwrap().nonce,
             error_detail,
             ..DiscoveryRequest::default()
         };
+        self.requests.send(request).await.unwrap();
+    }
+
+    /// A type that is too long ends the stream.
+    async fn subscribe(&self, type_url: &str) {
+        let request = DiscoveryRequest { type_url: type_url.into(), ..DiscoveryRequest::default() };
         self.requests.send(request).await.unwrap();
     }
 }
@@ -66,11 +80,76 @@ async fn g15_no_line_of_the_log_is_long_whatever_a_client_says() {
     let mut lines = serving.until("NACK: a client rejected");
     assert!(lines.last().unwrap().contains("node=\"edge-xxx"));
     // A malformed request, and an invalid type.
-    let request = DiscoveryRequest { type_url: format!("a/{huge}"), ..DiscoveryRequest::default() };
-    client.requests.send(request).await.unwrap();
+    client.subscribe(&format!("a/{huge}")).await;
     lines.extend(serving.until("stream ended"));
     for line in lines {
         assert!(line.len() < 8 << 10, "{} bytes: {line:.200}", line.len());
+    }
+}
+
+/// Regression: the reason in the line of a refused rollout was raw, so a client could write lines of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_says_hides_nothing_and_forges_no_line_wherever_it_is_shown() {
+    const HOSTILE: &str = "x\n2026-01-01T00:00:00Z ERROR forged\r\x1b[2J\t\u{202e}\u{2028}\u{feff}";
+    let (scratch, state) = (Scratch::with_cluster("forged"), Scratch::new("forged-state"));
+    let state = state.0.to_str().unwrap();
+    let mut command = scratch.xds("serve");
+    command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--rollout", "2 clients, 100%"]);
+    command.args(["--rollout-wait", "1h", "--rollout-state", state]);
+    let serving = Serving::start(command.env("RUST_LOG", "xds=debug,xds_server=debug,xds_core=debug"));
+    let address = serving.address();
+    let admin = serving.until("admin page on http://").pop().unwrap();
+    let admin: SocketAddr = admin.rsplit_once("http://").unwrap().1.trim_end_matches('/').parse().unwrap();
+    let value = Value { kind: Some(Kind::StringValue(HOSTILE.into())) };
+    let metadata = Struct { fields: [(HOSTILE.to_owned(), value.clone()), ("env".into(), value)].into() };
+    let node = Node {
+        id: HOSTILE.into(),
+        cluster: HOSTILE.into(),
+        user_agent_name: HOSTILE.into(),
+        metadata: Some(metadata),
+        ..Node::default()
+    };
+    let mut client = Rejecting::connect(address, node).await;
+    client.answer(None).await;
+    let mut lines = serving.until("ACK");
+    scratch.write("a.yaml", cluster("a") + "alt_stat_name: other\n");
+    lines.extend(serving.until("a rollout began"));
+    client.answer(Some(HOSTILE)).await;
+    lines.extend(serving.until("the change is refused; clients that tried it are sent what they had"));
+    assert!(lines.last().unwrap().contains(r#"reason=""#), "{lines:#?}");
+
+    let mut texts = Vec::new();
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_xds")).args(arguments).output().unwrap();
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat()
+    };
+    let server = address.to_string();
+    for format in ["text", "json"] {
+        let get = ["get", "CDS", "--server", &server, "--as-client", HOSTILE, "--format", format];
+        texts.push((format!("get {format}"), run(&get)));
+    }
+    texts.push(("rollout status".to_owned(), run(&["rollout", "status", state])));
+    for path in ["clients", "troubles", "rollout", "commits", "resources", ""] {
+        let answer =
+            ask(admin, &format!("GET /api/{path} HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\r\n"));
+        let answer = answer.unwrap();
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        texts.push((format!("/api/{path}"), body.to_owned()));
+    }
+    // A type that nobody has, and one that is too long.
+    client.subscribe(&format!("a/{HOSTILE}")).await;
+    client.subscribe(&format!("a/{HOSTILE}{}", "x".repeat(900_000))).await;
+    lines.extend(serving.until("stream ended"));
+    texts.push(("log".to_owned(), lines.join("\n")));
+    for name in ["get text", "get json", "rollout status", "/api/clients", "/api/troubles", "log"] {
+        let (_, text) = texts.iter().find(|(of, _)| of == name).unwrap();
+        assert!(text.contains("forged"), "{name} shows what the client says: {text}");
+    }
+    for (name, text) in &texts {
+        let is_hidden = |c: char| c != '\n' && (c.is_control() || "\u{202e}\u{2028}\u{feff}".contains(c));
+        assert!(!text.contains(is_hidden), "{name}: {text:?}");
+        let is_forged = |line: &str| line.trim_start().starts_with("2026-01-01T00:00:00Z");
+        assert!(!text.lines().any(is_forged), "{name}: {text}");
     }
 }
 

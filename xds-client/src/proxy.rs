@@ -34,7 +34,7 @@ use xds_core::client::health::{Event, Health, Init, SyncState};
 use xds_core::client::{self as machine, Effects, ReadGuard};
 use xds_core::proxy::view::View;
 use xds_core::proxy::{Notice, Proxy as Machine, ProxyCounts, ProxyLoad};
-use xds_core::{Cache, Raw, ResourceType, TypeUrl, VariantId, shortened};
+use xds_core::{Cache, Raw, ResourceType, TypeUrl, VariantId, printable, shortened};
 
 use crate::bootstrap::Bootstrap;
 use crate::client::{Client, ClientBuilder, Plan, ServerState, StartError};
@@ -372,9 +372,9 @@ impl ProxyHub {
                     warn!(
                         r#type = type_url.message_name(),
                         name = name.as_str(),
-                        %constraints,
-                        node = %client.id,
-                        %detail,
+                        constraints = constraints.to_string(),
+                        node = &*client.id,
+                        detail = &*detail,
                         "a client rejected a response that it tried first; other clients are not sent it, \
                          and the upstream is sent a NACK"
                     );
@@ -410,7 +410,7 @@ const ROUTE_LIMIT_BYTES: usize = 512;
 
 /// The route for a log line. Its parameters may be those of clients.
 fn shown(route: &Route) -> String {
-    shortened(&route.to_string(), ROUTE_LIMIT_BYTES).into_owned()
+    printable(&shortened(&route.to_string(), ROUTE_LIMIT_BYTES)).into_owned()
 }
 
 /// Drives the machine until the last [`Proxy`] is dropped.

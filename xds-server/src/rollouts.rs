@@ -290,13 +290,16 @@ impl Rollouts {
             RolloutEvent::Committed => self.store_stable(),
             RolloutEvent::Refused(reason) => {
                 self.store_refused(machine);
-                tracing::error!(%reason, "the change is refused; clients that tried it are sent what they had");
+                tracing::error!(
+                    reason = &**reason,
+                    "the change is refused; clients that tried it are sent what they had"
+                );
             }
             RolloutEvent::Overtaken => {
                 tracing::info!("the rollout ended; one of the newest state begins");
             }
             RolloutEvent::Replaced(error) => {
-                tracing::warn!(%error, "a commit of another source ended the rollout");
+                tracing::warn!(error = error.to_string(), "a commit of another source ended the rollout");
             }
         }
     }
