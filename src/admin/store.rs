@@ -77,6 +77,7 @@ fn plans(store: &StoreHandle, plans: &[PlanProgress]) -> Vec<Value> {
         let ms = |time: Option<i64>| time.map(|time| time / NANOSECONDS_PER_MS);
         Some(json!({
             "number": progress.number, "name": plan.name(), "phase": progress.phase.number(),
+            "phase_name": progress.phase.name(), "clients_get": progress.phase.clients_get(),
             "old_form": plan.shown(Form::Old), "new_form": plan.shown(Form::New),
             "started_at_ms": ms(progress.started_at), "done_at_ms": ms(progress.done_at),
             "old_records": progress.counts.old, "new_records": progress.counts.new, "behind": progress.counts.behind,

@@ -62,10 +62,17 @@ fn sv26_a_client_of_the_old_type_by_wildcard_closes_the_last_gate() {
 fn sv14_sv26_plans_are_shown_and_moved_and_a_client_of_the_old_form_closes_the_last_gate() {
     let served = migrating("migrate");
     let Served { stored, server } = &served;
-    assert_eq!(stored.ok("store migrate list --store data"), "  1 F0 new-names\n");
-    for phase in 1..=4 {
+    assert_eq!(stored.ok("store migrate list --store data"), "  1 F0 (not begun) new-names\n");
+    let steps = [
+        "1 new-names: F0 (not begun) -> F1 (writes both forms)\n\
+         1 new-names is in F1 (writes both forms): clients get the old form\n",
+        "1 new-names: F1 (writes both forms) -> F2 (serves both forms)\n1 new-names is in F2 (serves both forms): ",
+        "1 new-names: F2 (serves both forms) -> F3 (copies)\n1 new-names is in F3 (copies): clients get both forms\n",
+        "1 new-names: F3 (copies) -> F4 (writes the new form)\n1 new-names is in F4 (writes the new form): ",
+    ];
+    for step in steps {
         let next = stored.ok("store migrate next 1 --store data");
-        assert!(next.starts_with(&format!("1 new-names is in F{phase}\n")), "{next}");
+        assert!(next.starts_with(step), "{next}");
     }
     // By this wildcard it gets the new form, too.
     let mut of_both = watching(server, "*");
@@ -97,12 +104,54 @@ fn sv14_sv26_plans_are_shown_and_moved_and_a_client_of_the_old_form_closes_the_l
     assert!(names.contains(NEW) && !names.contains("Cluster shop-a"), "{names}");
     // SV27.
     let back = stored.ok("store migrate abort new-names --store data");
-    assert!(back.starts_with("1 new-names is in F0\n"), "{back}");
+    assert!(back.contains("\n1 new-names is in F0 (not begun): clients get the old form\n"), "{back}");
+    assert_eq!(back.matches(" -> ").count(), 5, "{back}");
     assert!(stored.ok("list CDS --store data").contains("Cluster shop-a"));
     let (code, error) = stored.fails("store migrate back new-names --store data");
-    assert!(code == 4 && error.contains("in F0 already"), "{error}");
+    assert!(code == 4 && error.contains("in F0 (not begun) already"), "{error}");
     let (code, error) = stored.fails("store migrate next other --store data");
     assert!(code == 3 && error.contains("no plan other"), "{error}");
+}
+
+/// Regression: `abort` said that it was prevented, and not that it had gone back three phases before.
+#[test]
+fn sv27_an_abort_that_is_stopped_says_what_it_did_and_how_to_go_on() {
+    let Served { stored, server: _server } = &migrating("migrate-stopped");
+    for _ in 1..=4 {
+        stored.ok("store migrate next 1 --store data");
+    }
+    let route = |cluster: &str| {
+        let route = format!("{{ match: {{ prefix: / }}, route: {{ cluster: \"{cluster}\" }} }}");
+        let host = format!("{{ name: all, domains: [\"*\"], routes: [{route}] }}");
+        let routes = "'@type': type.googleapis.com/envoy.config.route.v3.RouteConfiguration\nname: web\n";
+        stored.write("routes.yaml", format!("{routes}virtual_hosts: [{host}]\n"));
+        stored.ok("put routes.yaml --store data");
+    };
+    route(NEW);
+    stored.ok("store migrate next 1 --store data");
+    let stopped = stored.run("store migrate abort new-names --store data");
+    let [out, error] = [stopped.stdout, stopped.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert_eq!(stopped.status.code(), Some(4), "{out}{error}");
+    let lines: Vec<_> = out.lines().collect();
+    let passed = [
+        "1 new-names: F5 (new form only) -> F4 (writes the new form)",
+        "1 new-names: F4 (writes the new form) -> F3 (copies)",
+        "1 new-names: F3 (copies) -> F2 (serves both forms)",
+    ];
+    assert_eq!(lines, passed, "{error}");
+    assert!(error.starts_with("error: others still name "), "{error}");
+    let end = "\n  new-names is in F2 (serves both forms): clients get both forms\n  \
+               the step to F1 (writes both forms) is not done; once its cause is over, go on: xds store migrate abort new-names --store data\n";
+    assert!(error.ends_with(end), "{error}");
+    // For programs, and if nothing was passed.
+    let again = stored.run("store migrate abort new-names --store data --format json");
+    let again: Value = serde_json::from_slice(&again.stdout).unwrap();
+    let reached = &again["error"]["reached"];
+    assert!(reached["phase"] == 2 && reached["passed"] == Value::Array(Vec::new()), "{again}");
+    route("shop-a");
+    let done = stored.json("store migrate abort new-names --store data");
+    assert_eq!(done[0]["passed"], serde_json::json!([1, 0]), "{done:?}");
+    assert_eq!(done[0]["clients_get"], "the old form");
 }
 
 #[test]

@@ -52,6 +52,7 @@ pub(crate) use step::StepTime;
 
 use crate::key::RecordKey;
 use crate::record::{PROBE_TYPE, RecordRevision, RecordState};
+use std::fmt;
 
 mod ceiling;
 mod converter;
@@ -79,7 +80,7 @@ pub(crate) fn is_local(key: &RecordKey) -> bool {
 
 const OWN: &str = "type.googleapis.com/xds.store.v1.";
 
-/// How far a plan is. A store without a record of the plan is in F0.
+/// How far a plan is. A store without a record of the plan is in F0. Shown as `F2 (serves both forms)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// The plan has not begun.
@@ -157,6 +158,12 @@ pub enum Form {
     New,
 }
 
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "F{} ({})", self.number(), self.name())
+    }
+}
+
 impl Phase {
     /// Its number.
     #[must_use]
@@ -177,6 +184,30 @@ impl Phase {
         [Self::F0, Self::F1, Self::F2, Self::F3, Self::F4, Self::F5]
             .into_iter()
             .find(|phase| phase.number() == number)
+    }
+
+    /// Its name, for people.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F0 => "not begun",
+            Self::F1 => "writes both forms",
+            Self::F2 => "serves both forms",
+            Self::F3 => "copies",
+            Self::F4 => "writes the new form",
+            Self::F5 => "new form only",
+        }
+    }
+
+    /// What clients of xDS get (SV29), for people.
+    #[must_use]
+    pub fn clients_get(self) -> &'static str {
+        match self {
+            Self::F0 | Self::F1 => "the old form",
+            Self::F2 | Self::F3 => "both forms",
+            Self::F4 => "both forms, the old one converted from the new one",
+            Self::F5 => "the new form",
+        }
     }
 
     /// Whether writes change both forms.

@@ -103,10 +103,10 @@ impl Log {
         if is_done && is_new {
             info!("plan {number} {name} is done");
         } else if is_new {
-            info!("plan {number} {name} is in F{}", phase.number());
+            info!("plan {number} {name} is in {phase}");
         } else if self.at.elapsed() >= LOG_EVERY && !progress.pass.is_over {
             let looked_at = progress.pass.looked_at;
-            info!("plan {number} {name} is in F{}: its pass has seen {looked_at} records", phase.number());
+            info!("plan {number} {name} is in {phase}: its pass has seen {looked_at} records");
         } else {
             return;
         }

@@ -77,6 +77,15 @@ pub(in crate::cli) enum StoreError {
     /// What a store is like does not allow it.
     #[error("{0}")]
     State(String),
+    /// A command of several steps ended before its last one.
+    #[error("{error}{hint}")]
+    Stopped {
+        error: Box<Self>,
+        /// Lines that begin with two spaces, for people: where it stopped, and how to go on.
+        hint: String,
+        /// The same for programs.
+        reached: Value,
+    },
     #[error("{0}")]
     Input(String),
     #[error("cannot write: {0}")]
@@ -140,6 +149,7 @@ impl StoreError {
             | Self::NotShown(_)
             | Self::State(_) => 4,
             Self::Refused(refused) => refused.exit_code(),
+            Self::Stopped { error, .. } => error.exit_code(),
         }
     }
 
@@ -160,6 +170,7 @@ impl StoreError {
                 true
             }
             Self::Refused(refused) => refused.code == Code::Unavailable,
+            Self::Stopped { error, .. } => error.is_away(),
             _ => false,
         }
     }
@@ -185,6 +196,11 @@ impl StoreError {
     pub(super) fn object(&self) -> Value {
         match self {
             Self::Refused(refused) => refused.object(),
+            Self::Stopped { error, reached, .. } => {
+                let mut object = error.object();
+                object["reached"] = reached.clone();
+                object
+            }
             other => json!({ "code": null, "message": other.to_string(), "violations": [] }),
         }
     }

@@ -1,5 +1,6 @@
 //! `xds store migrate`: plans, and their steps from one phase to the next.
 
+use std::env;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 use xds_proto::xds::store::v1 as proto;
 use xds_proto::xds::store::v1::violation::Why;
+use xds_store::phase::Phase;
 
 use super::connection::{Connection, ConnectionOptions};
 use super::error::{Refused, StoreError};
@@ -22,12 +24,15 @@ use crate::cli::{Failure, counted, say};
 /// A plan (`xds serve --schemas FILE`) migrates resources from an old form to a new one: another type,
 /// name or major version. It goes from F0 to F5 by single steps. Each step can be taken back.
 ///
-/// F0  not begun
-/// F1  each write changes both forms; nobody sees the new one
-/// F2  clients get both forms
-/// F3  the store writes the new form of what nobody writes, in the background
-/// F4  only the new form is written; the old one is converted from it
-/// F5  the old form is gone; its records are removed
+/// F0  not begun            clients get the old form
+/// F1  writes both forms    each write changes both; clients get the old form
+/// F2  serves both forms    clients get both forms
+/// F3  copies               and the store writes the new form of what nobody writes, in the background
+/// F4  writes the new form  clients get both forms, the old one converted from the new one
+/// F5  new form only        clients get the new form; the old records are removed
+///
+/// `next`, `back` and `abort` print a line for each step that is done, and then how far the plan is. If a
+/// step is prevented, the steps before it stay done: the error says where the plan is, and how to go on.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub(super) struct Migrate {
@@ -104,6 +109,16 @@ enum Direction {
     Back,
 }
 
+impl Direction {
+    /// The phase after this one.
+    fn after(self, phase: u32) -> u32 {
+        match self {
+            Self::Next => phase + 1,
+            Self::Back => phase.saturating_sub(1),
+        }
+    }
+}
+
 impl Migrate {
     pub(super) fn run(&self) -> Result<ExitCode, Failure> {
         match &self.action {
@@ -126,16 +141,21 @@ impl Look {
                     say("this server has no plans (xds serve --schemas FILE)");
                 }
                 ReportFormat::Text => plans.iter().for_each(|plan| {
-                    say(format_args!("{:>3} F{} {}", plan.number, plan.phase, plan.name));
+                    say(format_args!("{:>3} {} {}", plan.number, phase(plan.phase), plan.name));
                 }),
             }
             Ok(ExitCode::SUCCESS)
         })
     }
 
-    fn print(&self, plan: &proto::PlanStatus) {
+    /// Shows a plan after a step, and which phases it came to.
+    fn print(&self, plan: &proto::PlanStatus, passed: &[u32]) {
         match self.format {
-            ReportFormat::Json => say(format_args!("{:#}", object(plan))),
+            ReportFormat::Json => {
+                let mut object = object(plan);
+                object["passed"] = passed.into();
+                say(format_args!("{object:#}"));
+            }
             ReportFormat::Text => text(plan).iter().for_each(say),
         }
     }
@@ -168,18 +188,29 @@ impl Step {
                 Direction::Back => plan.phase == 0,
             };
             if is_end(&plan) && !to_the_end {
-                return Err(StoreError::State(format!(
-                    "the plan {} is in F{} already",
-                    plan.name, plan.phase
-                )));
+                let (name, phase) = (&plan.name, phase(plan.phase));
+                return Err(StoreError::State(format!("the plan {name} is in {phase} already")));
             }
+            let mut passed = Vec::new();
             while !is_end(&plan) {
-                plan = self.step(&connection, &plan, direction).await?;
-                if !to_the_end || self.dry_run {
+                let from = plan.phase;
+                let stepped = self.step(&connection, &plan, direction).await;
+                plan = stepped.map_err(|error| stopped(error, &plan, direction, &passed))?;
+                let to = direction.after(from);
+                if self.look.format == ReportFormat::Text {
+                    let dry_run = if self.dry_run { " is possible; nothing is changed" } else { "" };
+                    let (number, name) = (plan.number, &plan.name);
+                    say(format_args!("{number} {name}: {} -> {}{dry_run}", phase(from), phase(to)));
+                }
+                if self.dry_run {
+                    break;
+                }
+                passed.push(to);
+                if !to_the_end {
                     break;
                 }
             }
-            self.look.print(&plan);
+            self.look.print(&plan, &passed);
             Ok(ExitCode::SUCCESS)
         })
     }
@@ -191,10 +222,7 @@ impl Step {
         plan: &proto::PlanStatus,
         direction: Direction,
     ) -> Result<proto::PlanStatus, StoreError> {
-        let to_phase = match direction {
-            Direction::Next => plan.phase + 1,
-            Direction::Back => plan.phase.saturating_sub(1),
-        };
+        let to_phase = direction.after(plan.phase);
         let request = proto::SetPhaseRequest {
             plan: plan.number,
             from_phase: plan.phase,
@@ -215,6 +243,43 @@ impl Step {
             }
         }
     }
+}
+
+/// The error of a step, with where the plan is now, and the command that goes on.
+fn stopped(error: StoreError, plan: &proto::PlanStatus, direction: Direction, passed: &[u32]) -> StoreError {
+    let (name, at, next) = (&plan.name, phase(plan.phase), phase(direction.after(plan.phase)));
+    let clients = clients_get(plan.phase);
+    let command: Vec<_> = env::args().skip(1).map(|argument| quoted(&argument)).collect();
+    let hint = format!(
+        "\n  {name} is in {at}: {clients}\n  the step to {next} is not done; once its cause is over, go on: xds {}",
+        command.join(" ")
+    );
+    let reached = json!({
+        "plan": plan.number, "phase": plan.phase, "phase_name": phase_name(plan.phase), "passed": passed,
+    });
+    StoreError::Stopped { error: Box::new(error), hint, reached }
+}
+
+/// An argument as a shell takes it.
+fn quoted(argument: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+    if !argument.is_empty() && argument.chars().all(is_plain) {
+        return argument.to_owned();
+    }
+    format!("'{}'", argument.replace('\'', r"'\''"))
+}
+
+/// A phase with its name. A newer server may have others.
+fn phase(number: u32) -> String {
+    Phase::of_number(number).map_or_else(|| format!("F{number}"), |phase| phase.to_string())
+}
+
+fn phase_name(number: u32) -> &'static str {
+    Phase::of_number(number).map_or("", Phase::name)
+}
+
+fn clients_get(number: u32) -> String {
+    Phase::of_number(number).map_or_else(String::new, |phase| format!("clients get {}", phase.clients_get()))
 }
 
 /// Whether a clean pass would open the gate.
@@ -261,7 +326,7 @@ async fn find(connection: &Connection, which: &str) -> Result<proto::PlanStatus,
 
 fn text(plan: &proto::PlanStatus) -> Vec<String> {
     let mut lines = vec![
-        format!("{} {} is in F{}", plan.number, plan.name, plan.phase),
+        format!("{} {} is in {}: {}", plan.number, plan.name, phase(plan.phase), clients_get(plan.phase)),
         format!("  old form  {}: {}", plan.old_form, counted_of(plan.old_records)),
         format!("  new form  {}: {}", plan.new_form, counted_of(plan.new_records)),
     ];
@@ -329,7 +394,8 @@ fn object(plan: &proto::PlanStatus) -> Value {
     let gates =
         plan.gates.iter().map(|gate| json!({ "gate": gate.gate, "node": gate.node, "count": gate.count }));
     json!({
-        "number": plan.number, "name": plan.name, "phase": plan.phase,
+        "number": plan.number, "name": plan.name, "phase": plan.phase, "phase_name": phase_name(plan.phase),
+        "clients_get": Phase::of_number(plan.phase).map(Phase::clients_get),
         "old_form": plan.old_form, "new_form": plan.new_form,
         "started_at": time(&plan.started_at), "done_at": time(&plan.done_at),
         "old_records": plan.old_records, "new_records": plan.new_records,
@@ -354,14 +420,16 @@ Examples:
   xds store migrate abort new-names --store data    back to F0
 
 JSON: `list` and `check` print {plans: [PLAN]}, the others PLAN: one object with number, name, phase
-(0 to 5), old_form, new_form, started_at, done_at, old_records, new_records, behind (old records
-whose new form is missing or outdated), split, failed, failures [{type, name, when, reason}] (the
-first 20), pass_done, pass_total, clean, streams_on_old, gates [{gate, node, count}] (what prevents
-the next step). Fields may be added.
+(0 to 5), phase_name, clients_get, passed (only `next`, `back`, `abort`: the phases that the steps
+led to, in order; also in error.reached, with phase, if a step is prevented), old_form, new_form,
+started_at, done_at, old_records, new_records, behind (old records whose new form is missing or
+outdated), split, failed, failures [{type, name, when, reason}] (the first 20), pass_done,
+pass_total, clean, streams_on_old, gates [{gate, node, count}] (what prevents the next step). Fields
+may be added.
 
 Exit codes:
   0  done; check: nothing prevents the next step
   1  the server cannot be reached, or refuses
   2  invalid input: arguments
   3  there is no such plan
-  4  the next step is prevented, or the phase was changed meanwhile";
+  4  a step is prevented, or the phase was changed meanwhile; the steps before it are done";
