@@ -72,7 +72,10 @@ fn sv32_a_server_runs_plans_to_their_end_before_it_listens_and_goes_on_after_a_c
     );
     // Nothing is lost.
     let mut server = serve(&stored, &[]);
-    assert_eq!(stored.ok("store migrate list --store data"), "  1 F5 thing-v2\n  2 F4 new-names\n");
+    assert_eq!(
+        stored.ok("store migrate list --store data"),
+        "  1 F5 (new form only) thing-v2\n  2 F4 (writes the new form) new-names\n"
+    );
     assert!(stored.ok("list CDS --store data").contains("new-shop-a"));
     assert!(server.get(&["CDS", "shop-a"]).1.contains("Cluster shop-a"));
     server.terminate();
@@ -85,7 +88,10 @@ fn sv32_a_server_runs_plans_to_their_end_before_it_listens_and_goes_on_after_a_c
         let things = server.get(&["--descriptors", &stored.path("acme.binpb"), "acme.v2.Thing", "thing-0"]).1;
         assert!(things.contains("color: red"), "{things}");
         assert!(server.get(&["RDS", "web"]).1.contains("cluster: new-shop-a"));
-        assert_eq!(stored.ok("store migrate list --store data"), "  1 F5 thing-v2\n  2 F5 new-names\n");
+        assert_eq!(
+            stored.ok("store migrate list --store data"),
+            "  1 F5 (new form only) thing-v2\n  2 F5 (new form only) new-names\n"
+        );
         let (code, error) = stored.fails("store migrate back thing-v2 --store data");
         assert!(code == 4 && error.contains("no way down"), "{error}");
         server.terminate();
