@@ -419,6 +419,50 @@ fn a_server_that_says_nothing_is_exit_code_1_before_it_is_asked_and_3_after() {
     assert!(answer.errors.contains("did not send \"a\" within 1s"), "{answer:#?}");
 }
 
+/// Regression: the errors were those of the TLS library, and a hint about the admin port.
+#[test]
+fn mistakes_about_tls_are_errors_in_words_with_a_cure() {
+    let folder = scratch("tls-mistakes");
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut authority = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let certificate = authority.self_signed(&key).unwrap();
+    let (ca, key_file) = (folder.join("ca.pem"), folder.join("key.pem"));
+    fs::write(&ca, certificate.pem()).unwrap();
+    fs::write(&key_file, key.serialize_pem()).unwrap();
+    let (ca, key_file) = (ca.to_str().unwrap(), key_file.to_str().unwrap());
+    let file = [("a.yaml", &*cluster("a"))];
+    let options = ["--listen-cert", ca, "--listen-key", key_file];
+    let (secured, open) =
+        (Origin::serve("tls-port", &file, &options), Origin::serve("plain-port", &file, &[]));
+    let port = |origin: &Origin| origin.address.rsplit_once(':').unwrap().1.to_owned();
+    let of = |uri: &str, more: &[&str]| {
+        let answer =
+            Answer::of(xds().args(["get", "cds", "a", "--timeout", "60", "--server", uri]).args(more));
+        assert_eq!(answer.code, Some(1), "{answer:#?}");
+        answer.errors.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let uri = format!("localhost:{}", port(&secured));
+    let error = format!("error: {uri} cannot be reached: its port speaks TLS, and this client does not");
+    let plain = of(&uri, &[]);
+    assert!(
+        plain.contains(&error) && plain.last().unwrap().starts_with("  hint: add --tls, or --ca FILE"),
+        "{plain:?}"
+    );
+    let uri = format!("https://localhost:{}", port(&open));
+    let error = format!("error: {uri} cannot be reached: its port does not speak TLS, and this client does");
+    let to_plain = of(&uri, &["--ca", ca]);
+    assert_eq!(to_plain[0], error);
+    assert!(to_plain[1].starts_with("  hint: leave out https://"), "{to_plain:?}");
+    let uri = format!("https://localhost:{}", port(&secured));
+    let error = format!(
+        "error: {uri} cannot be reached: its certificate is that of an authority, and not that of a server"
+    );
+    let of_authority = of(&uri, &["--ca", ca]);
+    assert_eq!(of_authority[0], error);
+    assert!(of_authority[1].ends_with("with basicConstraints=CA:FALSE"), "{of_authority:?}");
+}
+
 #[test]
 fn a_refusal_ends_get_at_once() {
     let origin = Origin::serve("refused", &[("a.yaml", &cluster("a"))], &["--refuse", "SDS"]);
@@ -493,6 +537,8 @@ async fn tls_is_mutual_where_there_is_a_certificate_to_show() {
     fs::remove_dir_all(&folder).unwrap();
     // TLS to a server without xDS.
     assert!(mutual.errors.contains("Unimplemented"), "{mutual:#?}");
+    assert!(plain.errors.contains("its port speaks TLS"), "{plain:#?}");
+    assert!(!one_sided.errors.contains("speaks TLS"), "{one_sided:#?}");
     for refused in [one_sided, plain] {
         assert_eq!(refused.code, Some(1));
         assert!(!refused.errors.contains("Unimplemented"), "{refused:#?}");

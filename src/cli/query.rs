@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use xds::client::bootstrap::{Authority, Bootstrap, BootstrapError};
+use xds::client::bootstrap::{Authority, Bootstrap, BootstrapError, ChannelCredentials, Server};
 use xds::client::{
     Client, Code, Event, InspectError, Protocol, Raw, Resource, ResourceFailure, SetEvent, StartError,
     WatchError,
@@ -27,11 +27,13 @@ use super::log_filter::LogFilter;
 use super::progress::{self, Spinner};
 use super::{Failure, NOTHING, counted, descriptors, type_name};
 use inspect::Inspection;
-use servers::{ServerStates, StateListener};
+use port::speaks_tls;
+use servers::{ServerChange, ServerStates, StateListener};
 use upstream::Upstream;
 use writer::{EventWriter, OutputFormat, ShownEvent};
 
 mod inspect;
+mod port;
 mod servers;
 mod upstream;
 mod writer;
@@ -234,7 +236,10 @@ impl Query {
         bootstrap: Bootstrap,
         writer: EventWriter,
     ) -> Result<ExitCode, QueryError> {
-        let has_one_server = count_servers(&bootstrap) == 1;
+        let has_one_server = all_servers(&bootstrap).len() == 1;
+        let is_without_tls = |server: &&Server| server.credentials == ChannelCredentials::Insecure;
+        let without_tls = all_servers(&bootstrap).into_iter().filter(is_without_tls);
+        let without_tls: BTreeSet<_> = without_tls.map(|server| server.uri.clone()).collect();
         let timeout = Duration::from_secs(self.timeout.into());
         let (listener, mut changes) = StateListener::new();
         let mut builder = self.upstream.client(bootstrap, timeout).recorder(Arc::new(listener));
@@ -264,7 +269,14 @@ impl Query {
         while mode == Mode::Watch || !results.is_known() {
             tokio::select! {
                 biased;
-                Some((server, change)) = changes.recv() => {
+                Some((server, mut change)) = changes.recv() => {
+                    if let ServerChange::Failed(trouble) = &mut change
+                        && trouble.is_of_other_protocol()
+                        && without_tls.contains(&server)
+                        && speaks_tls(&server).await
+                    {
+                        trouble.set_needs_tls();
+                    }
                     let news = servers.on_change(server, change, protocol);
                     let hopeless = servers.trouble().filter(|trouble| has_one_server && trouble.is_final());
                     if let Some(trouble) = hopeless.filter(|_| mode != Mode::Watch) {
@@ -529,10 +541,10 @@ fn requested(arguments: &[String], names: &[String]) -> Result<Requested, QueryE
     Ok(Requested { names: requested, parameters })
 }
 
-/// How many different servers the client may use.
-fn count_servers(bootstrap: &Bootstrap) -> usize {
+/// The different servers that the client may use.
+fn all_servers(bootstrap: &Bootstrap) -> BTreeSet<&Server> {
     let of_authorities = bootstrap.authorities.values().flat_map(|Authority { servers, .. }| servers);
-    bootstrap.servers.iter().chain(of_authorities).collect::<BTreeSet<_>>().len()
+    bootstrap.servers.iter().chain(of_authorities).collect()
 }
 
 async fn until(deadline: Option<Instant>) {

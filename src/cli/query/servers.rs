@@ -22,6 +22,8 @@ pub(super) struct Trouble {
     reason: String,
     /// Whether the server has sent a response before.
     has_answered: bool,
+    /// Whether the port speaks TLS and the client does not.
+    needs_tls: bool,
 }
 
 /// Sends changes of states. If the reader is too slow, changes are lost.
@@ -44,16 +46,47 @@ pub(super) struct ServerStates {
 impl Trouble {
     /// Whether trying again will probably fail too.
     pub(super) fn is_final(&self) -> bool {
-        self.code.is_some_and(|code| FINAL.contains(&code.0))
+        self.code.is_some_and(|code| FINAL.contains(&code.0)) || self.tls_mistake().is_some()
+    }
+
+    /// Whether the connection ended before the server said anything, as at a port that speaks something else.
+    pub(super) fn is_of_other_protocol(&self) -> bool {
+        !self.has_answered && self.reason.starts_with("the connection was lost")
+    }
+
+    /// Notes that the port speaks TLS and the client does not.
+    pub(super) fn set_needs_tls(&mut self) {
+        self.needs_tls = true;
+    }
+
+    /// A mistake about TLS, in words, and its cure.
+    fn tls_mistake(&self) -> Option<(&'static str, &'static str)> {
+        match &self.reason {
+            _ if self.needs_tls => Some((
+                "its port speaks TLS, and this client does not",
+                "add --tls, or --ca FILE with the authority of its certificate (in a bootstrap file: channel_creds)",
+            )),
+            reason if reason.contains("InvalidContentType") => Some((
+                "its port does not speak TLS, and this client does",
+                "leave out https://, --tls, --ca and --cert, or give the port that speaks TLS",
+            )),
+            reason if reason.contains("CaUsedAsEndEntity") => Some((
+                "its certificate is that of an authority, and not that of a server",
+                "give the server a certificate that the authority has signed, with basicConstraints=CA:FALSE",
+            )),
+            _ => None,
+        }
     }
 
     /// The error for people, with a hint.
     pub(super) fn describe(&self, protocol: Protocol) -> String {
-        let Self { server, reason, code, has_answered } = self;
+        let Self { server, reason, code, .. } = self;
+        if let Some((mistake, cure)) = self.tls_mistake() {
+            return format!("{server} cannot be reached: {mistake}\n  hint: {cure}");
+        }
         // An admin port with the API of a store asks for an identity, which `xds serve` never does for xDS.
         // Another admin port has no HTTP/2, so it ends the connection before it answers.
-        let is_like_admin = *code == Some(Code(UNAUTHENTICATED))
-            || !has_answered && reason.starts_with("the connection was lost");
+        let is_like_admin = *code == Some(Code(UNAUTHENTICATED)) || self.is_of_other_protocol();
         let hint = match protocol {
             Protocol::Delta if *code == Some(Code(UNIMPLEMENTED)) => {
                 "\n  hint: not every server speaks delta; try --sotw (state of the world)"
@@ -102,7 +135,10 @@ impl Recorder for StateListener {
     fn failed(&self, server: &str, code: Option<Code>, reason: &str) {
         let (name, reason) = (server.to_owned(), xds::printable(reason).into_owned());
         let has_answered = self.answered().contains(server);
-        self.send(server, ServerChange::Failed(Trouble { server: name, code, reason, has_answered }));
+        self.send(
+            server,
+            ServerChange::Failed(Trouble { server: name, code, reason, has_answered, needs_tls: false }),
+        );
     }
 
     fn updates(&self, server: &str, _: &str, _: usize, _: usize) {
