@@ -394,6 +394,9 @@ const RESOURCE_LIMIT_BYTES: usize = 1_000_000_000;
 /// The exit code if the requested resource does not exist.
 const NOTHING: u8 = 3;
 
+/// The exit code if a server that was asked gives no answer.
+const SILENT: u8 = 5;
+
 const EXAMPLES: &str = "\
 Examples:
   xds serve examples/quickstart                serve a folder on 127.0.0.1:18000

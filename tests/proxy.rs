@@ -155,7 +155,11 @@ fn v26_a_chain_passes_everything_on_unchanged_and_outlives_its_origin() {
         assert!(!answer.1.is_empty());
         assert_eq!(comparable(question, second.get(question)), *answer, "{question:?}");
     }
-    assert_eq!(second.get(&["CDS", "nothing", "env=prod"]).0, Some(3), "an absent resource is reported");
+    assert_eq!(
+        second.get(&["CDS", "nothing", "env=prod", "--timeout", "60"]).0,
+        Some(3),
+        "an absent resource is reported"
+    );
 
     drop(origin);
     for (question, answer) in questions.iter().zip(&answers) {

@@ -218,10 +218,13 @@ fn d10_what_does_not_exist_is_exit_code_3_after_what_does() {
         answer.objects().iter().map(|event| json!([event["event"], event["code"]])).collect();
     assert_eq!(events, [json!(["gone", "NOT_FOUND"]), json!(["changed", null])]);
 
-    // C5: in SotW only silence shows that a resource is absent.
+    // In SotW a server may be silent about it, and silence is no answer.
     let answer = origin.ask(&["get", "rds", "nope", "--sotw", "--timeout", "1"]);
-    assert_eq!((answer.code, &*answer.output), (Some(3), ""));
-    assert!(answer.errors.contains("did not send \"nope\" within 1s"), "{answer:#?}");
+    assert_eq!((answer.code, &*answer.output), (Some(5), ""));
+    assert_eq!(
+        answer.errors,
+        "error: no answer within 1 s about RouteConfiguration nope: it is not known whether it exists\n"
+    );
 }
 
 #[test]
@@ -407,16 +410,43 @@ fn a_server_that_cannot_be_reached_is_exit_code_1_and_told_at_once() {
 }
 
 #[test]
-fn a_server_that_says_nothing_is_exit_code_1_before_it_is_asked_and_3_after() {
+fn c6_a_server_that_says_nothing_is_exit_code_5_and_never_absence_and_the_time_is_as_long_as_it_says() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = listener.local_addr().unwrap().to_string();
-    let get = ["get", "--server", &silent, "cds", "a", "--timeout", "1"];
-    let answer = Answer::of(xds().args(get).arg("--tls"));
-    assert_eq!((answer.code, &*answer.errors), (Some(1), "error: no answer within 1 s\n"));
-    // C5: the request was sent, and for an xDS client silence means absence.
-    let answer = Answer::of(xds().args(get));
-    assert_eq!(answer.code, Some(3));
-    assert!(answer.errors.contains("did not send \"a\" within 1s"), "{answer:#?}");
+    // Before it is asked, and after.
+    for more in [&["--tls"][..], &[], &["--sotw"]] {
+        for (name, mode) in [("a", "get"), ("*", "get"), ("a", "watch")] {
+            let mut command = xds();
+            command.args([mode, "--server", &silent, "cds", name, "--timeout", "2"]).args(more);
+            let start = Instant::now();
+            let answer = Answer::of(if mode == "watch" { command.arg("--once") } else { &mut command });
+            let took = start.elapsed();
+            assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(6), "{took:?}");
+            assert_eq!(answer.code, Some(5), "{answer:#?}");
+            let error = format!(
+                "error: no answer within 2 s about Cluster {name}: it is not known whether it exists\n"
+            );
+            assert_eq!(answer.errors.replace("Cluster \"*\"", "Cluster *"), error);
+        }
+    }
+}
+
+#[test]
+fn a_server_that_is_down_is_an_error_within_2_s_unless_the_command_is_to_wait() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let closed = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    for command in [&["get"][..], &["watch", "--once"]] {
+        let start = Instant::now();
+        let answer =
+            Answer::of(xds().args(command).args(["--server", &closed, "cds", "a", "--timeout", "60"]));
+        assert_eq!(answer.code, Some(1), "{answer:#?}");
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+        let waiting = ["--server", &closed, "cds", "a", "--timeout", "3", "--wait"];
+        let start = Instant::now();
+        let answer = Answer::of(xds().args(command).args(waiting));
+        assert!(answer.code == Some(1) && start.elapsed() >= Duration::from_secs(3), "{answer:#?}");
+    }
 }
 
 /// Regression: the errors were those of the TLS library, and a hint about the admin port.

@@ -10,8 +10,8 @@ use super::query::{Differences, Mode, Query};
 /// Fetch resources from an xDS server, as its clients do
 ///
 /// Connects to any server that speaks ADS, waits until each name is known, prints the resources in
-/// the order of the arguments and exits. If it cannot reach the server, it tries again until
-/// --timeout is over.
+/// the order of the arguments and exits. A server that is down is an error within 2 s, or, with
+/// --wait, after --timeout.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = LONG)]
 pub(super) struct Get {
@@ -67,5 +67,7 @@ Exit codes:
   0  all resources were printed
   1  the server cannot be reached, refuses, or fails
   2  invalid input: arguments, bootstrap document
-  3  a resource does not exist; the others were printed"
+  3  a resource does not exist; the others were printed
+  5  no answer about a resource within --timeout, so it is not known whether it exists (in SotW a
+     server may be silent about what does not exist); the others were printed"
 );

@@ -25,7 +25,7 @@ use xds_core::XdstpName;
 use super::log_fields::PrintableFields;
 use super::log_filter::LogFilter;
 use super::progress::{self, Spinner};
-use super::{Failure, NOTHING, counted, descriptors, type_name};
+use super::{Failure, NOTHING, SILENT, counted, descriptors, type_name};
 use inspect::Inspection;
 use port::speaks_tls;
 use servers::{ServerChange, ServerStates, StateListener};
@@ -57,10 +57,16 @@ pub(super) struct Query {
     names: Vec<String>,
     #[command(flatten)]
     upstream: Upstream,
-    /// How long to wait for the server, and for the answer to a name before the name counts as
-    /// absent
+    /// How long to wait, in all, for the server and for its answers; `xds watch` without --once goes
+    /// on after that
     #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     timeout: u32,
+    /// If the server is down, try again until --timeout is over
+    ///
+    /// Without this, a server that is down is an error within 2 s. `xds watch` without --once always
+    /// tries again.
+    #[arg(long)]
+    wait: bool,
     /// Format of the output
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = OutputFormat::Text)]
     format: OutputFormat,
@@ -118,6 +124,8 @@ pub(super) enum QueryError {
     Unreachable(String),
     #[error("no answer within {} s", .0.as_secs())]
     Silent(Duration),
+    #[error("no answer within {} s about {about}: it is not known whether it exists", within.as_secs())]
+    NotKnown { about: String, within: Duration },
     #[error("cannot write: {0}")]
     Output(io::Error),
 }
@@ -135,7 +143,8 @@ impl QueryError {
             | Self::Start(_)
             | Self::Watch(_)
             | Self::Inspect(InspectError::Address(_)) => 2,
-            Self::Inspect(_) | Self::Unreachable(_) | Self::Silent(_) | Self::Output(_) => 1,
+            Self::Inspect(_) | Self::Unreachable(_) | Self::Output(_) => 1,
+            Self::Silent(_) | Self::NotKnown { .. } => SILENT,
         }
     }
 }
@@ -169,7 +178,10 @@ impl Query {
         if !descriptors.knows(type_url.as_str()) {
             eprintln!("warning: no descriptor for {}; see --descriptors", type_url.message_name());
         }
-        let bootstrap = self.upstream.bootstrap(&requested.names).map_err(Failure::Query)?;
+        let mut bootstrap = self.upstream.bootstrap(&requested.names).map_err(Failure::Query)?;
+        if mode != Mode::Watch {
+            distinguish_silence(&mut bootstrap);
+        }
         self.start_log()?;
         let writer = EventWriter {
             format: self.format,
@@ -242,7 +254,10 @@ impl Query {
         let without_tls: BTreeSet<_> = without_tls.map(|server| server.uri.clone()).collect();
         let timeout = Duration::from_secs(self.timeout.into());
         let (listener, mut changes) = StateListener::new();
-        let mut builder = self.upstream.client(bootstrap, timeout).recorder(Arc::new(listener));
+        // A client waits twice as long for servers whose silence does not mean absence, and here for all of them. Its
+        // timers end before the command does: then it is known that a set has no more members (C12).
+        let of_names = if mode == Mode::Watch { timeout } else { (timeout - GRACE.min(timeout / 4)) / 2 };
+        let mut builder = self.upstream.client(bootstrap, of_names).recorder(Arc::new(listener));
         if requested.parameters.is_some() {
             builder = builder.speaks_locators();
         }
@@ -259,9 +274,10 @@ impl Query {
         let mut servers = ServerStates::default();
         let protocol = self.upstream.protocol();
         let start = Instant::now();
-        // Wait for the server first. If a stream is open then, wait once more for the timers of its
-        // subscriptions.
         let mut patience = Some(start + timeout);
+        // A server that is just starting has this long.
+        let is_impatient = has_one_server && mode != Mode::Watch && !self.wait;
+        let mut down_at = is_impatient.then(|| start + DOWN_AFTER);
         // The other modes print each event at once, so they need no spinner.
         let (spinner, mut show_at) = (Spinner::hidden(), (mode == Mode::Get).then(|| start + progress::LONG));
         spinner.say("waiting for the server");
@@ -285,6 +301,10 @@ impl Query {
                     if let Some(news) = news {
                         spinner.aside(|| eprintln!("{news}"));
                     }
+                    if is_impatient && down_at.is_none() && servers.is_down() {
+                        drop(spinner);
+                        return results.give_up(&servers, protocol, timeout);
+                    }
                 }
                 Some((entry, event)) = events.recv() => {
                     if event.is_resource() {
@@ -297,15 +317,20 @@ impl Query {
                     show_at = None;
                     spinner.show();
                 }
-                () = until(patience) => {
-                    let is_first = Instant::now() < start + 2 * timeout;
-                    // A stream that opened after the start has timers that end later (C5).
-                    patience = (is_first && servers.is_any_open()).then(|| start + 2 * timeout + GRACE);
-                    if patience.is_none() && mode != Mode::Watch {
+                () = until(down_at) => {
+                    down_at = None;
+                    if servers.is_down() {
                         drop(spinner);
                         return results.give_up(&servers, protocol, timeout);
                     }
-                    if patience.is_none() && servers.trouble().is_none() && !results.is_known() {
+                }
+                () = until(patience) => {
+                    patience = None;
+                    if mode != Mode::Watch {
+                        drop(spinner);
+                        return results.give_up(&servers, protocol, timeout);
+                    }
+                    if servers.trouble().is_none() && !results.is_known() {
                         eprintln!("no answer within {} s; still waiting", timeout.as_secs());
                     }
                 }
@@ -417,12 +442,19 @@ impl QueryResults {
         protocol: Protocol,
         timeout: Duration,
     ) -> Result<ExitCode, QueryError> {
-        let last_error =
-            self.requested.iter().filter(|entry| !entry.is_known).find_map(|entry| entry.error.clone());
-        let why = match (servers.trouble(), last_error) {
+        let unknown: Vec<_> = self.requested.iter().filter(|entry| !entry.is_known).collect();
+        // The errors of a server that answers, and not of the timers of the client.
+        let of_server = |error: &&Arc<ResourceFailure>| !error.message.contains(" did not send ");
+        let error = unknown.iter().filter_map(|entry| entry.error.as_ref()).find(of_server);
+        let mut about: Vec<_> =
+            unknown.iter().take(NAMES_SHOWN).map(|entry| self.writer.label(&entry.name)).collect();
+        if unknown.len() > NAMES_SHOWN {
+            about.push(format!("{} more", unknown.len() - NAMES_SHOWN));
+        }
+        let why = match (servers.trouble(), error) {
             (Some(trouble), _) => QueryError::Unreachable(trouble.describe(protocol)),
             (None, Some(error)) => QueryError::Unreachable(printable(&error.to_string()).into_owned()),
-            (None, None) => QueryError::Silent(timeout),
+            (None, None) => QueryError::NotKnown { about: about.join(", "), within: timeout },
         };
         let requested = self.requested.into_iter().filter(|entry| entry.is_known).collect();
         Self { requested, ..self }.end()?;
@@ -541,6 +573,14 @@ fn requested(arguments: &[String], names: &[String]) -> Result<Requested, QueryE
     Ok(Requested { names: requested, parameters })
 }
 
+/// C6: silence is no answer. Clients of gRPC and Envoy take it for absence, but an operator has to know which it is.
+fn distinguish_silence(bootstrap: &mut Bootstrap) {
+    let of_authorities = bootstrap.authorities.values_mut().flat_map(|authority| &mut authority.servers);
+    for server in bootstrap.servers.iter_mut().chain(of_authorities) {
+        server.features.resource_timer_is_transient_error = true;
+    }
+}
+
 /// The different servers that the client may use.
 fn all_servers(bootstrap: &Bootstrap) -> BTreeSet<&Server> {
     let of_authorities = bootstrap.authorities.values().flat_map(|Authority { servers, .. }| servers);
@@ -556,8 +596,14 @@ async fn until(deadline: Option<Instant>) {
 
 const EVENTS_IN_FLIGHT: usize = 64;
 
-/// The timers of the client end before this.
+/// So long before the command the timers of the client end.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// How long the command tries to reach a server that is down.
+const DOWN_AFTER: Duration = Duration::from_millis(1500);
+
+/// How many names a message has at most.
+const NAMES_SHOWN: usize = 3;
 
 /// A server cannot tell a client that others have a variant.
 const ABSENT_HINT: &str = "  hint: it may have variants for other clients: --metadata KEY=VALUE says which client asks, \

@@ -65,5 +65,6 @@ Exit codes:
   with --once also
   0  all resources exist
   1  the server cannot be reached, refuses, or fails
-  3  a resource does not exist"
+  3  a resource does not exist
+  5  no answer about a resource within --timeout, so it is not known whether it exists"
 );

@@ -181,9 +181,9 @@ impl ServerStates {
         self.troubles.values().next()
     }
 
-    /// Whether a server has an open stream, so that an answer may still come.
-    pub(super) fn is_any_open(&self) -> bool {
-        self.open.values().any(|open| *open)
+    /// Whether a server is in trouble and none has an open stream, on which an answer may still come.
+    pub(super) fn is_down(&self) -> bool {
+        self.trouble().is_some() && !self.open.values().any(|open| *open)
     }
 }
 

@@ -32,8 +32,8 @@ pub(super) struct Upstream {
     tls: Tls,
     /// Subscribe in state of the world (SotW)
     ///
-    /// Every server speaks it. That a resource does not exist is known only after --timeout, unless
-    /// the server reports it.
+    /// Every server speaks it. Many servers are silent about a resource that does not exist: `xds watch`
+    /// takes it as absent after --timeout, and `xds get` does not know then (exit code 5).
     #[arg(long, conflicts_with = "delta", help_heading = SERVER)]
     sotw: bool,
     /// Subscribe in delta, where the server reports at once that a resource does not exist
