@@ -25,7 +25,7 @@ mod imports;
 const CORE: &[&[&str]] = &[
     // The terms of the protocol, without I/O and without state.
     &["code", "hash", "known_type", "protocol"],
-    &["parameters", "shortened"],
+    &["parameters", "printable", "shortened"],
     &["constraint", "mapping", "name"],
     &["access", "matching", "xdstp"],
     &["subscription", "wire"],
