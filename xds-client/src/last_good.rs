@@ -75,6 +75,7 @@ use std::path::{Path, PathBuf};
 
 use xds_core::proxy::{SetChange, SetId};
 use xds_core::{TypeUrl, VariantId};
+use xds_file::is_full;
 use xds_proto::type_url::SECRET;
 
 use disk::Disk;
@@ -208,9 +209,6 @@ impl LastGood {
             locations.insert(Key::Variant(id), location);
             records.push(record);
         }
-        // A file of a path is on disk, or will be.
-        let is_in_memory = path.as_os_str().is_empty();
-        let is_writable = is_in_memory || lock.is_some();
         let log = Log::new(path.clone(), disk, read.header, locations, read.end);
         let mut opened =
             Self { log, pending, sets: Sets::default(), repair: None, secrets, lock, read_bytes };
@@ -223,18 +221,18 @@ impl LastGood {
             Ending::Whole => Some(Repair { aside: None }),
             Ending::Torn { bytes } => {
                 cut_bytes = bytes;
-                if has_header && is_writable {
+                if has_header && opened.is_taken() {
                     opened.log.cut()?;
                 }
                 Some(Repair { aside: None }).filter(|_| !has_header)
             }
             Ending::Broken(reason) => {
-                let aside = if is_in_memory { None } else { free_name(&path) };
+                let aside = if path.as_os_str().is_empty() { None } else { free_name(&path) };
                 let SetAside { path, .. } = set_aside.insert(SetAside { path: aside, reason });
                 Some(Repair { aside: path.clone() })
             }
         };
-        let repaired = if is_writable { opened.repair() } else { Ok(()) };
+        let repaired = if opened.is_taken() { opened.repair() } else { Ok(()) };
         match repaired {
             // The disk may have room later, and the content that was read is usable.
             Err(error) if is_full(&error) => {
@@ -310,7 +308,7 @@ impl LastGood {
         !self.pending.is_empty() || self.sets.is_changed() || self.repair.is_some() || !self.is_taken()
     }
 
-    /// Whether this process can write the file, as far as it knows.
+    /// Whether this process has the lock of the file. One in memory, without a path, needs none.
     fn is_taken(&self) -> bool {
         self.lock.is_some() || self.log.path().as_os_str().is_empty()
     }
@@ -398,12 +396,6 @@ impl LastGood {
 #[derive(Debug)]
 struct Repair {
     aside: Option<PathBuf>,
-}
-
-/// Whether the error may end by itself: the disk is full, or lets nobody write after an error of its own.
-fn is_full(error: &io::Error) -> bool {
-    use io::ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
-    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge | ReadOnlyFilesystem)
 }
 
 /// Whether resources of the type [`SECRET`] are stored: keys, tokens and certificates of SDS.

@@ -112,6 +112,14 @@ pub fn refused(error: &io::Error) -> Option<Refused> {
     error.get_ref()?.downcast_ref().copied()
 }
 
+/// Whether a write failed because the disk lets nobody write, which may end by itself: it is full, a quota is reached, or
+/// it became read-only after an error.
+#[must_use]
+pub fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge | ReadOnlyFilesystem)
+}
+
 fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8"))

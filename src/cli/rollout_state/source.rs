@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::fs;
-use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use super::{RolloutState, RolloutStateError};
@@ -80,7 +79,7 @@ impl RolloutState {
                 Ok(())
             }
             // Without a stable state there is none of another source. The file comes before the first one.
-            Err(error) if !has_stable && error.is_full() => {
+            Err(error) if !has_stable && is_full(&error) => {
                 tracing::warn!(%error, "cannot note the source of the state; trying again with the first stable state");
                 _ = self.owed_source.set(source.to_string());
                 Ok(())
@@ -123,19 +122,14 @@ impl RolloutState {
     }
 }
 
-impl RolloutStateError {
-    /// Whether the disk lets nobody write, which may end by itself.
-    fn is_full(&self) -> bool {
-        use ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
-        let Self::File { error, .. } = self else { return false };
-        matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge | ReadOnlyFilesystem)
-    }
-}
-
 /// What the file says.
 struct Noted {
     source: String,
     has_stable: bool,
+}
+
+fn is_full(error: &RolloutStateError) -> bool {
+    matches!(error, RolloutStateError::File { error, .. } if xds_file::is_full(error))
 }
 
 /// The second line, once there is a stable state.
