@@ -298,6 +298,9 @@ impl Responses {
 
     /// S8d: the client takes the ACK of the response with this nonce back.
     fn take_back(&mut self, nonce: Nonce) -> Option<Sent> {
+        if !self.in_flight.keeps_acked() {
+            return None;
+        }
         let rejected = self.rejections.keys().map(|key| key.name.clone()).collect();
         let is_full = |sent: &Sent| matches!(sent.contents, ResponseContents::FullState);
         let has_full = self.rejections.have_full_state();
