@@ -231,8 +231,10 @@ mod tests {
             assert_eq!((&*troubles[0].detail, troubles[0].severity), ("a.yaml:1:1: no", Severity::Error));
             troubles[0].kind
         };
-        let kinds = ["folder", "api_policy", "tokens", "certificates"].map(kind);
-        assert_eq!(kinds, ["folder_refused", "policy_refused", "tokens_refused", "certificates_refused"]);
+        let kinds = ["folder", "policy", "api_policy", "tokens", "certificates"].map(kind);
+        let refused =
+            ["folder_refused", "policy_refused", "policy_refused", "tokens_refused", "certificates_refused"];
+        assert_eq!(kinds, refused);
         reloads.on_isolated(2, "a.yaml:1:1: no".into(), false);
         let isolated = of_source("folder", &reloads);
         assert_eq!((isolated[0].kind, isolated[0].count), ("files_isolated", 2));
