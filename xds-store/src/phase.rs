@@ -39,6 +39,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use std::fmt;
+
 pub use ceiling::Ceiling;
 pub use converter::{Convert, ConvertError, Converter};
 pub(crate) use live::{LEASE, LiveServer, LiveServers};
@@ -52,7 +54,6 @@ pub(crate) use step::StepTime;
 
 use crate::key::RecordKey;
 use crate::record::{PROBE_TYPE, RecordRevision, RecordState};
-use std::fmt;
 
 mod ceiling;
 mod converter;

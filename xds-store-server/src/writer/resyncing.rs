@@ -254,7 +254,7 @@ fn random_id() -> String {
 /// SR24.
 pub(super) const JOINING: &str = "this node waits for the first snapshot of its peers";
 
-/// A snapshot that is larger is merged for half a second and more: 300 MB take 8 to 14 s.
+/// A snapshot that is larger is merged for half a second and more: 300 MB take 7 to 15 s.
 const MERGED_AT_ONCE_BYTES: u64 = 16 << 20;
 const MERGING: &str =
     "this node merges a large snapshot of a peer: try again in a few seconds, or at another node";

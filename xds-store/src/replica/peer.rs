@@ -37,7 +37,7 @@ pub(super) struct Peer {
     pub(super) phases: Option<BTreeMap<u32, u32>>,
     /// The versions that it knows (SG38).
     pub(super) schemas: Vec<proto::Knows>,
-    /// When it was last asked for a snapshot, since one was taken.
+    /// When this node last asked it for a snapshot. `None`: not since this node took one.
     pub(super) asked_at: Option<i64>,
     /// It was fetching names in its last round (SG27).
     pub(super) is_fetching: bool,

@@ -10,8 +10,8 @@ use crate::record::{Local, Present};
 use crate::stored::{ReadError, Stored};
 
 impl Store {
-    /// Forgets records that have been deleted for long, or that are too many, at most so many. SR27: new records of their keys start
-    /// above their incarnations, so a uid is never used again.
+    /// Forgets records that have been deleted for long, or that are too many, at most so many. SR27: new records of
+    /// their keys start above their incarnations, so a uid is never used again.
     pub(super) fn collect(
         &self,
         writing: &mut Writing,

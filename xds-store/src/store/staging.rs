@@ -69,7 +69,7 @@ impl Kept {
         Ok(self)
     }
 
-    /// SR20: its records are written twice: as pages, and as those of the store. What is free now has room for the rest.
+    /// SR20: the records are written twice, as pages and as those of the store. Both have to fit in what is free now.
     fn check_room(&self, page: &proto::SnapshotResponse, free: Option<u64>) -> Result<(), String> {
         let of_page = page.records.iter().map(|state| state.encoded_len() as u64).sum::<u64>();
         match free.filter(|free| *free < self.bytes.saturating_add(of_page)) {
@@ -298,7 +298,6 @@ fn refused(message: &str) -> Refused {
 
 /// How many records are dropped at once.
 const CLEARED_AT_ONCE: usize = 1_000;
-/// How many go last, with the rest. An engine on pages looks at the one before each that it empties. Before the first one
-/// is the end of the log, which may be the entry of a snapshot, with a line for each record: 300,000 records were dropped
-/// in 190 s, and are in 10 s.
+/// How many go last, with the rest. An engine on pages reads the page before each that it empties. Before the first
+/// record is the end of the log, whose entry of a snapshot may be large.
 const CLEARED_LAST: usize = 100;

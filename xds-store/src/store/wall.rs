@@ -3,8 +3,8 @@
 use crate::time::SECOND;
 
 /// The time of a store never goes back. While the clock is behind it, because the clock was set back, the time goes on
-/// at half speed: what is due still happens, and the clock catches up. A clock that is set right again then jumps ahead,
-/// which is no time that passed.
+/// at half speed: what is due still happens, and the clock catches up. When the clock is set right again, it jumps ahead.
+/// That is no time that passed.
 #[derive(Debug)]
 pub(super) struct Wall {
     shown: i64,
@@ -34,8 +34,8 @@ impl Wall {
         self.time
     }
 
-    /// What the clock shows when the time of the store is this. While the clock is behind, at most [`STEP`] from now, so
-    /// that a jump of the clock is told from time that passed.
+    /// What the clock shows when the time of the store is this. While the clock is behind, this is at most [`STEP`] from
+    /// now. So whatever is more is a jump of the clock, and no time that passed.
     pub(super) fn at(&self, time: i64) -> i64 {
         if self.time <= self.shown {
             return time;
